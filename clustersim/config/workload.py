@@ -266,9 +266,9 @@ class Lora(Spec):
     )
     """Linears with an adapter. `linear_qkv` and `linear_fc1` have one for all outputs; `linear_q`, … one each (PEFT's
     q_proj, …)."""
-    base: Literal["fp8", "mxfp8", "nvfp4", "nf4"] | None = None
-    """Format of frozen linears in memory: that of `precision`, or `nf4` (4.127 bits per weight, unpacked before each GEMM).
-    Default: the type of activations."""
+    base: Literal["fp8", "mxfp8", "nvfp4", "nf4", "int8"] | None = None
+    """Format of frozen linears in memory: that of `precision`, `nf4` (4.127 bits per weight, unpacked before each GEMM), or
+    `int8` (bitsandbytes' load_in_8bit). Default: the type of activations."""
     a2a: bool = False
     """With sequence_parallel: outputs of row-parallel adapters use an all-to-all, not a gather (a2a_experimental)."""
 

@@ -53,21 +53,12 @@ def translated(document: Document) -> Document:
     data: dict[str, object] = {"cluster": cluster, "nccl": {"launch": "0s"}}
     positions: dict[Loc, Position] = {(): Position(1, 1)}
     if len(spec.topology) > 1:
-        data["fabric"] = {"kind": "grid", "rails": True, "dims": [_dim(spec, i) for i in range(1, len(spec.topology))]}
+        columns = zip(spec.topology, spec.npus_count, spec.bandwidth, spec.latency, strict=True)
+        dims = [{"kind": _BETWEEN[t], "size": n, "rate": f"{b!r}GiB/s", "latency": f"{d}ns"} for t, n, b, d in columns]
+        data["fabric"] = {"kind": "grid", "rails": True, "dims": dims[1:]}
     for loc, key in ((("cluster",), "npus_count"), (("cluster", "node"), "npus_count"), (("fabric",), "topology")):
         positions[loc] = document.positions.get((key,), document.positions[()])
     return Document(document.path, data, positions)
-
-
-def _dim(spec: AstraNetwork, i: int) -> dict[str, object]:
-    """Return dimension `i` of the grid between nodes: kind, size, rate and latency of its links."""
-    kind, size = _BETWEEN[spec.topology[i]], spec.npus_count[i]
-    return {"kind": kind, "size": size, "rate": _rate(spec.bandwidth[i]), "latency": f"{spec.latency[i]}ns"}
-
-
-def _rate(gib: float) -> str:
-    """Return a bandwidth in GiB/s as a quantity of this project."""
-    return f"{gib!r}GiB/s"
 
 
 def _node(spec: AstraNetwork) -> dict[str, object]:
@@ -77,11 +68,17 @@ def _node(spec: AstraNetwork) -> dict[str, object]:
     if gpus > 1:
         kind = _INSIDE[spec.topology[0]]
         delay = spec.latency[0] * (2 if kind == "nvswitch" else 1)  # a crossbar is two links
-        scale_up = {"kind": kind, "link": _rate(spec.bandwidth[0]), "latency": f"{delay}ns"}
+        scale_up = {"kind": kind, "link": f"{spec.bandwidth[0]!r}GiB/s", "latency": f"{delay}ns"}
     node: dict[str, object] = {"gpus": {"model": spec.gpu, "count": gpus}, "scale_up": scale_up}
     if len(spec.topology) > 1:
         most = math.fsum(_egress(spec, i) for i in range(1, len(spec.topology))) or spec.bandwidth[1]  # one node: any
-        node["nics"] = {"count": gpus, "rate": _rate(most), "attach": "integrated", "efficiency": 1.0, "latency": "0s"}
+        node["nics"] = {
+            "count": gpus,
+            "rate": f"{most!r}GiB/s",
+            "attach": "integrated",
+            "efficiency": 1.0,
+            "latency": "0s",
+        }
     return node
 
 

@@ -47,17 +47,13 @@ def converted(document: Document) -> Document:
     model = architecture(config).shapes(config)
     lora = peft.beside(path, model.get("activation") in ("swiglu", "geglu"), document.data)
     more = {"training": {"lora": lora}} if lora else {}
-    return Document(path, {"name": _name(path, config), "model": model, **more}, dict(_positions(document)))
-
-
-def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
-    """Yield (key of the model, position and name in the config.json)."""
     outer: Loc = ("text_config",) if isinstance(document.data.get("text_config"), dict) else ()
-    keys = document.data["text_config"] if outer else document.data
+    keys, positions = document.data["text_config"] if outer else document.data, dict[Loc, Position]()
     for key, names in NAMES.items():
         if (name := next((one for one in names if keys.get(one) is not None), None)) is not None:
             place = document.positions.get((*outer, name), Position(1, 1))
-            yield ("model", *key.split(".")), place._replace(name=name)
+            positions["model", *key.split(".")] = place._replace(name=name)
+    return Document(path, {"name": _name(path, config), "model": model, **more}, positions)
 
 
 def left_out(path: str, data: Mapping[str, object]) -> tuple[str, ...]:

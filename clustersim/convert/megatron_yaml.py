@@ -88,7 +88,9 @@ def imported(
     meant = {name: value for name, value in said.spec("", {}).items() if name != "name"}
     keys = {name: value for name, value in meant.items() if "." in name}
     found: Keys = {"group_query_attention": True}
-    found |= {name: value for name, value in meant.items() if "." not in name and _says(name, value)}
+    without = {name for name in ALIASES if ALIASES[name].read(False) is not None}  # flags that say something by false
+    of_megatron = ((name, value) for name, value in meant.items() if "." not in name)
+    found |= {name: value for name, value in of_megatron if value is not False or name in without}
     keys |= _core(said) if tool == "megatron-bridge" else _nemo(said, keys)
     shapes = _shapes(path, data, model) if model or path.endswith(".py") else {}
     if shapes:  # decide over defaults of the tool
@@ -142,11 +144,6 @@ def _kind(name: str) -> str | None:
     if leaf in ALIASES or leaf in GROUPED or leaf in REMEDIES:
         return leaf
     return next((kind for kind, names in KINDS.items() if leaf in names), None)
-
-
-def _says(name: str, value: object) -> bool:
-    """Return whether a value says something: a flag that is false does not, where Megatron has no argument for it."""
-    return value is not False or (name in ALIASES and ALIASES[name].read(False) is not None)
 
 
 def _data(tool: str, path: str, text: str, recipe: str | None) -> Section:

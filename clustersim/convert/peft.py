@@ -30,7 +30,7 @@ REFUSED = ("use_dora", "rank_pattern", "modules_to_save", "layers_to_transform",
 def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, object]:
     """Return `training.lora` from the adapter_config.json next to a config.json, {} without one.
 
-    gated: whether the MLP has a gate. Frozen weights are in nf4 if bitsandbytes says so. Raises InputError for an invalid file.
+    gated: whether the MLP has a gate. Frozen weights have bitsandbytes' format, if any. Raises InputError for an invalid file.
     """
     place = Path(path).with_name(BESIDE)
     if not place.is_file():
@@ -47,10 +47,12 @@ def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, ob
     if keys.get("bias", "none") != "none":
         raise InputError(f"{place}: bias {shown(keys['bias'])} trains biases too, which is not supported; write none")
     packed = config.get("quantization_config")
-    nf4 = isinstance(packed, dict) and packed.get("load_in_4bit") and packed.get("bnb_4bit_quant_type") == "nf4"
+    said = packed if isinstance(packed, dict) else {}
+    base = "int8" if said.get("load_in_8bit") else "nf4" if said.get("load_in_4bit") else None
+    base = None if base == "nf4" and said.get("bnb_4bit_quant_type") != "nf4" else base
     found = {"rank": keys.get("r"), "alpha": keys.get("lora_alpha"), "dropout": keys.get("lora_dropout", 0.0)}
     targets = linears(str(place), keys.get("target_modules"), gated)
-    return {**found, "targets": targets, **({"base": "nf4"} if nf4 else {})}
+    return {**found, "targets": targets, **({"base": base} if base else {})}
 
 
 def linears(path: str, said: object, gated: bool) -> list[str]:

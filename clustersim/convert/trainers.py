@@ -191,7 +191,7 @@ class TrainerImport:
         return name
 
     def _adapter(self) -> None:
-        """Set the low-rank adapters of LoRA, and the frozen weights in nf4 of QLoRA."""
+        """Set the low-rank adapters of LoRA, and the frozen weights of bitsandbytes."""
         if self.facts.get("adapter") is None or "training.lora" in self.keys:
             return
         said = self.facts.get("targets", ["q_proj", "v_proj"])  # PEFT's of Llama (peft/utils/constants.py)
@@ -200,7 +200,7 @@ class TrainerImport:
         gated = self.keys.get("model.activation") in ("swiglu", "geglu")
         lora: Keys = {key: self.facts[key] for key in ("rank", "alpha", "dropout") if key in self.facts}
         lora["targets"] = linears(self.said.path, names, gated)
-        self.keys["training.lora"] = lora | ({"base": "nf4"} if self.facts.get("packed") is True else {})
+        self.keys["training.lora"] = lora | ({"base": self.facts["packed"]} if "packed" in self.facts else {})
 
     def _precision(self) -> None:
         """Set the data type of GEMMs, and of gradients unless a setting or DistributedDataParallel changes it."""

@@ -41,8 +41,12 @@ Passes = tuple[Steps, Steps]  # of a forward and a backward pass
 
 def context_attention(shard: ShardedModel, core: Core) -> Passes:
     """Return the kernels and collectives of the fused core over cp ranks, forward and backward."""
-    if shard.parallelism.cp_type == "a2a":
-        return _exchanged(shard, core)
+    if shard.parallelism.cp_type == "a2a":  # each rank gets all tokens of 1/cp of the heads
+        into, out = _heads_for_tokens(shard, core.repeated(shard.cp), "cp")
+        whole = shard.by_document
+        shape = (whole.training.seq, whole.training.seq, shard.model.causal)
+        forward, backward = (_kernel(whole, core.of(shard.cp), op, *shape) for op in ("forward", "backward"))
+        return (into, forward, out), (out, backward, into)
     kinds = {"all_gather": _gathered, "a2a+p2p": _both}
     found = kinds.get(shard.parallelism.cp_type, _by_head if shard.ring == "by_head" else None)
     cut = shard.by_document
@@ -133,15 +137,6 @@ def _ring_kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: i
     found = _kernel(shard, core, op, queries, keys, causal)
     eager = shard.ring == "eager_flash2" and shard.training.attention == "flash"
     return found._replace(generation="flash2") if eager else found
-
-
-def _exchanged(shard: ShardedModel, core: Core) -> Passes:
-    """Return both passes where an all-to-all gives each rank all tokens of 1/cp of the heads."""
-    into, out = _heads_for_tokens(shard, core.repeated(shard.cp), "cp")
-    whole = shard.by_document
-    shape = (whole.training.seq, whole.training.seq, shard.model.causal)
-    forward, backward = (_kernel(whole, core.of(shard.cp), op, *shape) for op in ("forward", "backward"))
-    return (into, forward, out), (out, backward, into)
 
 
 def _both(shard: ShardedModel, core: Core) -> Passes:

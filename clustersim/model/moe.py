@@ -82,13 +82,12 @@ def permute(shard: ShardedModel) -> Operator:
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     forward = copy(shard, "permute", *whole, (1 + k) * z)
     backward = summed(shard, copy(shard, "permute_backward", *whole, (1 + k) * z), k * shard.tokens)
-    ahead, behind = weighed_rows(shard), padded_rows(shard, 1)
-    alive = z * (1 + k) * shard.tokens * hidden
+    ahead, behind = weighed_rows(shard), padded_rows(shard)
     return Operator(
         "permute",
         (*gather, forward, *ahead[0], *behind),
         (*behind, *ahead[1], *backward, *reduce, add(shard, shard.local, hidden)),
-        backward_alive=alive,
+        backward_alive=z * (1 + k) * shard.tokens * hidden,
     )
 
 
@@ -225,13 +224,13 @@ def unpermute(shard: ShardedModel) -> Operator:
     return Operator(
         "unpermute",
         (
-            *padded_rows(shard, 1),
+            *padded_rows(shard),
             *weights,
             *summed(shard, copy(shard, "unpermute", *whole, (1 + k) * z), k * shard.tokens),
             *joined,
             *reduce,
         ),
-        (*gather, copy(shard, "unpermute_backward", *whole, unpermuted(shard) * z), *back, *padded_rows(shard, 1)),
+        (*gather, copy(shard, "unpermute_backward", *whole, unpermuted(shard) * z), *back, *padded_rows(shard)),
         saved=weighed(shard, shard.tokens),
         forward_alive=z * (1 + k) * shard.tokens * hidden + sum(z * one.m * one.n for one in weights),
         backward_alive=z * (1 + k) * shard.tokens * hidden,
@@ -284,14 +283,14 @@ def weighed_rows(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel,
     return (copy(shard, "weigh_rows", *shape, 2 * z),), (copy(shard, "weigh_rows_backward", *shape, 3 * z),)
 
 
-def padded_rows(shard: ShardedModel, times: int) -> tuple[Kernel, ...]:
+def padded_rows(shard: ShardedModel) -> tuple[Kernel, ...]:
     """Return the copies of rows to padded places, where each expert's rows begin at a multiple that GEMMs need, or back.
 
     torchtitan, models/common/moe.py, indices_padding_wrapper; with experts on several ranks, one kernel also sorts.
     """
     if not shard.separate_rows or shard.parallelism.spread:
         return ()
-    return (copy(shard, "pad_rows", shard.rows, shard.model.hidden, 2 * shard.size),) * times
+    return (copy(shard, "pad_rows", shard.rows, shard.model.hidden, 2 * shard.size),)
 
 
 def weighed(shard: ShardedModel, tokens: int) -> float:

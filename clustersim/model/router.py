@@ -24,15 +24,10 @@ class ExpertRouter(NamedTuple):
     """… and the largest number of them that a token visits."""
 
 
+@lru_cache(maxsize=1024)
 def visited(router: ExpertRouter, places: int) -> float:
     """Return the mean number of `places` that a token visits, if the experts are divided evenly over them."""
-    return _visited(places, *router)
-
-
-@lru_cache(maxsize=1024)
-def _visited(places: int, experts: int, topk: int, groups: int, group_topk: int) -> float:
-    """Return the mean number of ranks (`places`) to which the router sends a token, experts spread evenly over them."""
-    router, each = ExpertRouter(experts, topk, groups, group_topk), experts / places
+    each = router.experts / places
     return fsum(_hit(router, round(place * each), round((place + 1) * each)) for place in range(places))
 
 

@@ -61,21 +61,18 @@ def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     own = tuple([made[id(one), id(kind)] for one, kind in found])
     if (
         shard.lora and shard.training.recompute != "full"
-    ):  # recomputed blocks have a gradient of their input (peft/recompute.py)
+    ):  # recomputed blocks have an input gradient (peft/recompute.py)
         own = (own[0]._replace(operators=entered(own[0].operators)), *own[1:])
-    return (*encoder_blocks(encoder), *own) if encoder else own
+    if encoder is None:
+        return own
+    *others, last = blocks(encoder)
+    return (*others, last._replace(operators=(*last.operators, encoder_norm(encoder))), *own)
 
 
 def shards(shard: ShardedModel) -> list[ShardedModel]:
     """Return the shapes of each layer; the first and last layers may stay in the activations' type."""
     first, last = shard.training.bf16_first_layers, shard.model.layers - shard.training.bf16_last_layers
     return [shard if first <= place < last else shard.in_activation_type for place in range(shard.model.layers)]
-
-
-def encoder_blocks(encoder: ShardedModel) -> tuple[Layer, ...]:
-    """Return the blocks of an encoder, the last one including the final norm."""
-    *others, last = blocks(encoder)
-    return (*others, last._replace(operators=(*last.operators, encoder_norm(encoder))))
 
 
 def decoder_entry(shard: ShardedModel, table: bool) -> Layer:

@@ -9,7 +9,7 @@ from clustersim.config.workload import Block, Fsdp, Model, Parallelism
 from clustersim.errors import ConfigError, InputError, UnknownNameError
 from clustersim.frameworks import Rule, load
 from clustersim.hardware.formats import format_of
-from clustersim.model.lora import TARGETS
+from clustersim.model.lora import PACKED, TARGETS
 from clustersim.model.parameters import adapter_targets, distinct
 from clustersim.model.sharding import width
 from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
@@ -473,9 +473,9 @@ def adapted(job: Job) -> Iterator[Finding]:
             yield "training.lora.targets", f"{whole} has {both[0]} in it, which is listed too; keep one of them"
     if lora.rank % p.tp:
         yield "training.lora.rank", f"{lora.rank} is not a multiple of tp {p.tp}, which cuts it; use one, or a lower tp"
-    if lora.base == "nf4" and format_of(t.precision, t.fp8_scaling):
-        yield "training.lora.base", f"nf4 is unpacked to 16 bits, and precision is {t.precision}; write bf16 there"
-    elif lora.base not in (None, "nf4", t.precision):
+    if lora.base in PACKED and format_of(t.precision, t.fp8_scaling):
+        yield "training.lora.base", f"{lora.base} is unpacked to 16 bits, and precision is {t.precision}; write bf16"
+    elif lora.base not in (None, *PACKED, t.precision):
         yield "training.lora.base", f"{lora.base} is multiplied as it lies; write training.precision: {lora.base}"
     refused = (
         ("model.encoder_layers", model.encoder_layers, "an encoder; leave it out"),

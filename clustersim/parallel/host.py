@@ -17,21 +17,11 @@ from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import UPDATES
 
-EXPERT_OPS = (
-    "permute",
-    "permute_backward",
-    "sort_rows",
-    "unpermute",
-    "unpermute_backward",
-    "clear",
-    "scatter_rows",
-    "weigh_rows",
-    "weigh_rows_backward",
-    "pad_rows",
-    "clamp",
-    "clamp_backward",
-    "expert_bias",
-    "expert_bias_backward",
+EXPERT_OPS: tuple[str, ...] = ("sort_rows", "clear", "scatter_rows", "pad_rows")
+EXPERT_OPS += tuple(
+    f"{name}{way}"
+    for name in ("permute", "unpermute", "weigh_rows", "clamp", "expert_bias")
+    for way in ("", "_backward")
 )
 """Vector kernels after the router, which only mixtures of experts have."""
 

@@ -64,6 +64,7 @@ def test_names_of_modules_are_targets(tmp_path, said, targets):
 def test_a_quantized_base_is_nf4(tmp_path):
     packed = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
     assert load(folder(tmp_path, {}, quantization_config=packed)).training.lora.base == "nf4"
+    assert load(folder(tmp_path, {}, quantization_config={"load_in_8bit": True})).training.lora.base == "int8"
 
 
 @pytest.mark.parametrize(

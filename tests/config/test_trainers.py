@@ -218,6 +218,9 @@ def test_adapters_of_axolotl_and_llama_factory_are_lora():
     assert (job.training.micro_batch, job.training.global_batch, job.training.seq) == (8, 64, 1024)
     _, job = job_of("llama-factory", text + "quantization_bit: 4\ndisable_gradient_checkpointing: true\n", 8)
     assert (job.training.lora.base, job.training.recompute) == ("nf4", "none")
+    eight = QLORA.replace("load_in_4bit: true", "load_in_8bit: true\nload_in_4bit: false")
+    assert job_of("axolotl", AXOLOTL % eight, 8)[1].training.lora.base == "int8"
+    assert job_of("llama-factory", text + "quantization_bit: 8\n", 8)[1].training.lora.base == "int8"
 
 
 @pytest.mark.parametrize(
@@ -272,12 +275,11 @@ WRONG = {
     "axolotl fsdp_version: true": "fsdp_version: True cannot be expressed in a workload; write 1, 2",
     "axolotl rl: dpo": "rl: 'dpo' cannot be expressed in a workload",
     "axolotl optimizer: ademamix": "optimizer: 'ademamix' cannot be expressed in a workload; write",
-    "axolotl load_in_8bit: true": "load_in_8bit: True cannot be expressed",
     "axolotl sequense_len: 5": "sequense_len: is not a known setting of axolotl 0.19.0; did you mean 'sequence_len'?",
     "axolotl adapter: lora\nlora_r: 8\nlora_target_modules: [x]": "target_modules: 'x' is not a known linear",
     "axolotl deepspeed: no.json": "no.json is not a file here or around",
     "llama-factory stage: dpo": "stage: 'dpo' cannot be expressed in a workload; write",
-    "llama-factory quantization_bit: 8": "quantization_bit: 8 cannot be expressed in a workload; write 4",
+    "llama-factory quantization_bit: 3": "quantization_bit: 3 cannot be expressed in a workload; write 4, 8",
     "accelerate distributed_type: XLA": "distributed_type: 'XLA' cannot be expressed in a workload; write",
     "accelerate distributed_type: FSDP\nfsdp_config: {fsdp_shard: 1}": "fsdp_config.fsdp_shard: is not a known setting",
 }

@@ -78,7 +78,9 @@ def test_frozen_weights_have_no_gradients_and_no_optimizer_state():
     assert not any(op.backward_input for op in first.operators)
 
 
-@pytest.mark.parametrize(("base", "precision", "each"), [(None, "bf16", 2), ("nf4", "bf16", NF4), ("fp8", "fp8", 1)])
+@pytest.mark.parametrize(
+    ("base", "precision", "each"), [(None, "bf16", 2), ("nf4", "bf16", NF4), ("int8", "bf16", 1), ("fp8", "fp8", 1)]
+)
 def test_frozen_linears_of_blocks_lie_in_their_format(base, precision, each):
     """Embedding, head and norms stay in 16 bits; 4.127 bits of nf4 are those of QLoRA, section 3."""
     one = llama(parallelism__tp=1, training__precision=precision, training__lora__base=base)
@@ -90,12 +92,25 @@ def test_frozen_linears_of_blocks_lie_in_their_format(base, precision, each):
     assert round(8 * NF4, 3) == 4.127
 
 
+LINEARS = 80 * (8192 * (10240 + 8192) + 3 * 8192 * 28672)
+FIRST = 8192 * 10240
+"""Weights of the first block's first linear, before whose adapter no gradient of the input is needed."""
+
+
 def test_weights_in_nf4_are_unpacked_before_each_product():
     one = llama(parallelism__tp=1, training__precision="bf16", training__lora__base="nf4")
     unpacked = [kernel for kernel in kernels(one) if kernel.op == "dequantize"]
-    linears = 80 * (8192 * (10240 + 8192) + 3 * 8192 * 28672)
-    first = 8192 * 10240  # of the first block no gradient of the input is needed in front of its first adapter
-    assert sum(kernel.m * kernel.n for kernel in unpacked) == 2 * linears - first
+    assert sum(kernel.m * kernel.n for kernel in unpacked) == 2 * LINEARS - FIRST
+
+
+def test_weights_in_int8_are_unpacked_backward_and_outputs_scaled_forward():
+    """bitsandbytes, autograd/_functions.py, MatMul8bitLt: int8 inputs, int32 outputs, and 16-bit weights for the gradient."""
+    one = llama(parallelism__tp=1, training__precision="bf16", training__lora__base="int8")
+    unpacked = [kernel for kernel in kernels(one) if kernel.op == "dequantize"]
+    rows = one.training.micro_batch * one.training.seq
+    outputs = 80 * (10240 + 8192 + 2 * 28672 + 8192)
+    assert sum(kernel.m * kernel.n for kernel in unpacked) == LINEARS - FIRST + rows * outputs
+    assert sum(kernel.m * kernel.n for kernel in kernels(one) if kernel.op == "cast") == rows * 80 * (3 * 8192 + 28672)
 
 
 def test_a_step_of_small_rank_is_the_forward_pass_and_the_gradients_of_inputs():

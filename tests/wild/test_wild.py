@@ -601,3 +601,99 @@ def test_what_launchers_set_is_known(name, tmp_path):
     text = command("import", "megatron", tmp_path / "train.sh")
     assert f"launched on: {machine} GPUs" in text
     assert yaml.safe_load(text)["parallelism"]["tp"] == 8
+
+
+def matrix(*rows):
+    """Return a matrix of nvidia-smi for cells of GPUs, with the CPUs of each."""
+    head = "\t" + "\t".join(f"GPU{i}" for i in range(len(rows))) + "\tCPU Affinity"
+    return "\n".join([head, *(f"GPU{i}\t" + "\t".join(row.split()) + "\t0-31" for i, row in enumerate(rows))]) + "\n"
+
+
+@pytest.mark.parametrize("gpu", ["rtx-3090", "l40s"])
+def test_a_matrix_says_sockets_and_adapters_whatever_node_the_gpu_has_elsewhere(gpu, tmp_path):
+    """Shipped nodes of these GPUs have two CPUs and up to four NICs; two GPUs of one host bridge have neither."""
+    (tmp_path / "m.txt").write_text(matrix("X PHB", "PHB X"))
+    found = shown(tmp_path / "m.txt", "--gpu", gpu)
+    assert (found["gpus"], found["nics"], found["sockets"]) == (2, 0, 1)
+
+
+def showtopo(joined):
+    """Return what rocm-smi --showtopo prints for GPUs of which each pair in `joined` has an XGMI link."""
+    head = "       " + "         ".join(f"GPU{i}" for i in range(8)) + "\n"
+    weights = head + "".join(
+        f"GPU{i}   " + " ".join("0" if i == j else "15" for j in range(8)) + "\n" for i in range(8)
+    )
+    cells = [["0" if i == j else "XGMI" if joined(i, j) else "PCIE" for j in range(8)] for i in range(8)]
+    links = head + "".join(f"GPU{i}   " + "  ".join(row) + "\n" for i, row in enumerate(cells))
+    numa = "".join(f"GPU[{i}]\t\t: (Topology) Numa Node: {i // 4}\n" for i in range(8))
+    return f"=== Weight between two GPUs ===\n{weights}\n=== Link Type between two GPUs ===\n{links}\n{numa}"
+
+
+def test_what_rocm_smi_shows_is_read(tmp_path):
+    """Eight MI300X, whose pairs all have a link, are as the shipped node; two hives of MI100 (ROCm issue 2499) are islands."""
+    (tmp_path / "m.txt").write_text(showtopo(lambda i, j: True))
+    assert shown(tmp_path / "m.txt", "--gpu", "mi300x")["sockets"] == 2
+    assert bus_bandwidth(tmp_path / "m.txt", "--gpu", "mi300x") == bus_bandwidth("mi300x_8")
+    (tmp_path / "h.txt").write_text(showtopo(lambda i, j: i // 4 == j // 4))
+    hives = load_topology(tmp_path / "h.txt", {"cluster.gpu": "mi300x"})
+    assert (hives.gpus, hives.node.scale_up) == (8, "mesh")
+    assert bus_bandwidth(tmp_path / "h.txt", "--gpu", "mi300x") <= 48  # a slot of PCIe 5
+    (tmp_path / "u.txt").write_text(showtopo(lambda i, j: max(i, j) < 3))
+    assert "joins unequal groups of GPUs" in command("show", tmp_path / "u.txt", "--gpu", "mi300x", code=2)
+
+
+def test_another_gpu_keeps_the_links_of_a_file_that_is_extended(tmp_path):
+    """As it does where the file itself is given."""
+    (tmp_path / "t.yaml").write_text(f"cluster: {{nodes: 1, node: {{extends: {INPUTS / 's01_bridged_pairs.xml'}}}}}")
+    words = ("--gpu", "h100-pcie")
+    assert bus_bandwidth(tmp_path / "t.yaml", *words) == bus_bandwidth("s01_bridged_pairs.xml", *words) < 24
+
+
+@pytest.mark.parametrize("size, low, high", [("32M", 22, 41), ("2G", 37.6, 41.7)])
+def test_workstation_blackwell_over_pcie(size, low, high):
+    """Eight RTX PRO 6000: 37.6 to 41.7 GB/s of an all-reduce (voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md)."""
+    found = command(
+        "collective", "all_reduce", "-t", "hgx_h100_8", "--gpu", "rtx-pro-6000", "-b", size, "-e", size, "--json"
+    )
+    assert low <= found["lines"][0]["busbw_gb_per_s"] <= high
+
+
+MISTRAL = (
+    "{model_type: mistral, hidden_size: 4096, num_hidden_layers: 32, num_attention_heads: 32, num_key_value_heads: 8,"
+    " intermediate_size: 14336, vocab_size: 32000, max_position_embeddings: 32768, hidden_act: silu, rms_norm_eps: 1.0e-5,"
+    " tie_word_embeddings: false, sliding_window: 4096}"
+)
+LLAMA2_70B = (
+    "{model_type: llama, hidden_size: 8192, num_hidden_layers: 80, num_attention_heads: 64, num_key_value_heads: 8,"
+    " intermediate_size: 28672, vocab_size: 32000, max_position_embeddings: 4096, hidden_act: silu, rms_norm_eps: 1.0e-5,"
+    " tie_word_embeddings: false}"
+)
+TUNED = (
+    "stage: sft\nfinetuning_type: lora\nlora_rank: 16\nlora_target: q_proj,k_proj,v_proj,o_proj\ncutoff_len: 4096\n"
+    "per_device_train_batch_size: 4\ngradient_accumulation_steps: 1\nbf16: true\n"
+)
+ONE_A100 = (
+    "cluster: {nodes: 1, node: {gpus: {model: a100-sxm-80gb, count: 1}, scale_up: {kind: none},"
+    " host: {cpu: amd, pcie: gen4x16}}}"
+)
+
+
+@pytest.mark.parametrize(
+    "model, packed, tokens, gib",
+    [
+        (MISTRAL, "", 3597, 26.11),
+        (MISTRAL, "quantization_bit: 4", 3428, 15.86),
+        (LLAMA2_70B, "quantization_bit: 4", 445, 65.0),
+    ],
+    ids=["lora", "qlora", "qlora-70b"],
+)
+def test_adapters_on_one_gpu(model, packed, tokens, gib, tmp_path):
+    """foundation-model-stack/fms-acceleration PR 14, issue 12: A100, 4 sequences of 4096 tokens, bitsandbytes."""
+    (tmp_path / "config.json").write_text(json.dumps(yaml.safe_load(model)))
+    (tmp_path / "f.yaml").write_text(TUNED + packed)
+    (tmp_path / "t.yaml").write_text(ONE_A100)
+    given = ("--model", tmp_path / "config.json", "--gpus", "1", "-o", tmp_path / "w.yaml")
+    command("import", "llama-factory", tmp_path / "f.yaml", *given)
+    found = run(tmp_path / "t.yaml", tmp_path / "w.yaml")
+    assert 4 * 4096 / found["step_time_s"] == pytest.approx(tokens, rel=0.10)
+    assert found["memory"]["peak_bytes"] / 2**30 == pytest.approx(gib, rel=0.06)
