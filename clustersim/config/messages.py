@@ -31,7 +31,8 @@ def first(
         error = document.error(place, _sentence(kind, group, at, (*at, *loc)))
         found.append((group[0]["type"] == "missing", error.line, error.column, len(found), error))
         if group[0]["type"] == "extra_forbidden":
-            unknown.append((error, str(loc[-1]), _hint(kind, group[0], at, (*at, *loc))))
+            remedy, known = _remedy(kind, group[0], at, (*at, *loc))
+            unknown.append((error, str(loc[-1]), remedy or nearest(str(loc[-1])[:60], known).rstrip()))
     worst = min(found)[-1]
     return _all(unknown, document.path) if len(unknown) > 1 and worst in [error for error, *_ in unknown] else worst
 
@@ -65,9 +66,8 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Lo
     name = ".".join(map(str, loc)) or "the file"
     match detail["type"]:
         case "extra_forbidden":
-            place = _elsewhere(kind, at, loc)
-            remedy = place or suggest(str(loc[-1])[:60], _keys(kind, detail["loc"][:-1]))
-            return f"unknown key {shown(loc[-1])}; {remedy}"
+            place, known = _remedy(kind, detail, at, loc)
+            return f"unknown key {shown(loc[-1])}; {place or suggest(str(loc[-1])[:60], known)}"
         case "missing":
             return f"{name} is missing; add it"
         case "quantity":
@@ -80,12 +80,11 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Lo
     return f"{name}: {_shown(detail['input'])} {rule}"
 
 
-def _hint(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> str:
-    """Return a hint with the known key that an unknown key probably means, or ""."""
+def _remedy(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> tuple[str, Iterable[str]]:
+    """Return the section of an unknown key, "" if longer names begin with it or it has none, and the keys that it may mean."""
     known = _keys(kind, detail["loc"][:-1])
     longer = [name for name in known if name.startswith(f"{loc[-1]}_")]
-    elsewhere = "" if longer else _elsewhere(kind, at, loc)
-    return elsewhere or nearest(str(loc[-1])[:60], longer or known).rstrip()
+    return "" if longer else _elsewhere(kind, at, loc), longer or known
 
 
 def _elsewhere(kind: type[BaseModel], at: Loc, loc: Loc) -> str:

@@ -11,7 +11,7 @@ from clustersim.errors import UnknownNameError
 from clustersim.files import read_text
 from clustersim.hardware import gpus
 
-_MATRIX = re.compile(r"^\s*(\x1b\[\d*m)?\s*GPU0\b.*$", re.MULTILINE)
+_MATRIX = re.compile(r"^[\s|]*(\x1b\[\d*m)?\s*GPU0\b.*$", re.MULTILINE)
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+){2,4}(\s+[A-Za-z][\w-]*)?\s*$")
 SLOTS = {"pascal": 3, "volta": 3, "turing": 3, "ampere": 4, "ada": 4}
 """PCIe generation of the slots of GPUs that have less than the fifth."""

@@ -37,7 +37,7 @@ def translated(path: str, text: str) -> Document:
 
 def _rows(path: str, text: str) -> dict[str, list[str]]:
     """Return {row name: cells}, for the header's columns of GPUs and NICs. Raises InputError if a row lacks cells."""
-    lines = [line.split() for line in text.splitlines() if line.split()]
+    lines = [words for line in text.splitlines() if (words := line.replace("|", " ").replace("--", "").split())]
     start = next(i for i, line in enumerate(lines) if line[0] == "GPU0")
     columns = [word for word in lines[start] if re.fullmatch(r"GPU\d+", word) or _NIC.fullmatch(word)]
     rows: dict[str, list[str]] = {}

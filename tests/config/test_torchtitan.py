@@ -25,6 +25,7 @@ from clustersim.parallel.load import build, load
 SETTINGS = yaml.safe_load((Path(__file__).parent / "torchtitan_settings.yaml").read_text(encoding="utf-8"))
 TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list}
 PARAMETERS = {
+    "llama3/debugmodel": 6163712,  # as its log says (pytorch/torchtitan PR 3393)
     "llama3/8B": 8030261248, "llama3/70B": 70553706496, "llama3/405B": 405853388800, "deepseek_v3/16B": 15706484224,
     "deepseek_v3/236B": 235741434880, "deepseek_v3/671B": 671026404352, "qwen3/0.6B": 596049920,
     "qwen3/1.7B": 1720574976, "qwen3/4B": 4022468096, "qwen3/8B": 8190735360, "qwen3/14B": 14768307200,

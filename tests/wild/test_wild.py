@@ -697,3 +697,41 @@ def test_adapters_on_one_gpu(model, packed, tokens, gib, tmp_path):
     found = run(tmp_path / "t.yaml", tmp_path / "w.yaml")
     assert 4 * 4096 / found["step_time_s"] == pytest.approx(tokens, rel=0.10)
     assert found["memory"]["peak_bytes"] / 2**30 == pytest.approx(gib, rel=0.06)
+
+
+def test_a_matrix_pasted_as_a_markdown_table_is_read(tmp_path):
+    """Six RTX 4090 (NVIDIA/nccl issue 814)."""
+    near = {(0, 1), (1, 0), (3, 4), (4, 3)}
+    rows = ["X" if i == j else "PHB" if (i, j) in near else "SYS" for i in range(6) for j in range(6)]
+    lines = [" | ".join([f"GPU{i}", *rows[6 * i : 6 * i + 6], "0-63"]) for i in range(6)]
+    head = "  | " + " | ".join(f"GPU{i}" for i in range(6)) + " | CPU Affinity\n" + " | ".join(["--"] * 8)
+    (tmp_path / "m.txt").write_text("\n".join([head, *lines]))
+    assert shown(tmp_path / "m.txt", "--gpu", "rtx-4090")["gpus"] == 6
+
+
+@pytest.mark.parametrize("nodes, measured", [("8", 232.54), ("16", 86)])
+def test_two_nodes_of_a100_with_four_adapters(nodes, measured, tmp_path):
+    """NVIDIA/nccl-tests issue 175, in which 86 GB/s are below the 100 that its NICs of 200 Gb/s carry."""
+    node = "{extends: hgx-a100, nics: {count: 4, rate: 200Gb/s, attach: shared}}"
+    (tmp_path / "t.yaml").write_text(f"cluster: {{nodes: 2, node: {node}}}\nfabric: {{kind: fat_tree, radix: 40}}\n")
+    assert bus_bandwidth(tmp_path / "t.yaml", "-g", nodes) == pytest.approx(measured, rel=0.15)
+
+
+def test_a_key_is_first_one_of_its_own_section(tmp_path):
+    """offload.optimizer means offload.optimizer_states, and not training.optimizer."""
+    (tmp_path / "w.yaml").write_text("model: {layers: 2}\ntraining: {offload: {optimizer: true}}\n")
+    said = command("run", "hgx_h100_8", tmp_path / "w.yaml", code=2)
+    assert "unknown key 'optimizer'; did you mean 'optimizer_states'?" in said
+
+
+def test_one_head_of_keys_and_values_in_bigcodes_fork(tmp_path):
+    """bigcode-project/Megatron-LM PR 42: --attention-head-type multiquery, launched by variables in a string for bash."""
+    (tmp_path / "train.sh").write_text(
+        "#SBATCH --nodes=16 --ntasks-per-node=1\n#SBATCH --gpus-per-node=8\nGPUS_PER_NODE=8\nNNODES=$SLURM_NNODES\n"
+        f'CMD=" {PROGRAM} 2 --attention-head-type multiquery"\n'
+        'export LAUNCHER="python -u -m torch.distributed.run --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES"\n'
+        'clear; srun --wait=60 --jobid $SLURM_JOB_ID bash -c "$LAUNCHER --role \\$SLURMD_NODENAME: $CMD" 2>&1 | tee log\n'
+    )
+    text = command("import", "megatron", tmp_path / "train.sh")
+    assert "launched on: 16 nodes of 8 GPUs" in text
+    assert yaml.safe_load(text)["model"]["kv_heads"] == 1
