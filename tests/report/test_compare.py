@@ -232,22 +232,6 @@ def test_what_cannot_be_compared_is_one_sentence(call, arguments, sentence):
     assert call("compare", *arguments) == (2, "", f"clustersim: {sentence}\n")
 
 
-@pytest.mark.parametrize("manifest", ['{"clustersim": "0.1.0", "comm', "", "{}", "[]"])
-def test_a_manifest_that_is_cut_off_is_one_sentence(call, manifest):
-    Path("a").mkdir()
-    Path("a/manifest.json").write_text(manifest)
-    said = "clustersim: a/manifest.json: is cut off or damaged, so that nothing says what was run; run the simulation again\n"
-    for words in (
-        ("explain", "a"),
-        ("report", "a"),
-        ("trace", "a"),
-        ("rerun", "a"),
-        ("compare", "a", "a"),
-        ("explore", "a"),
-    ):
-        assert call(*words) == (2, "", said), words
-
-
 @pytest.mark.parametrize(
     "odd", [None, [], {}, "x", True, -1, 1e300, 10**400, float("nan"), float("inf")], ids=lambda v: str(v)[:9]
 )

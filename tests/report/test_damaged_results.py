@@ -17,6 +17,7 @@ from clustersim.sweeps import log
 RUN = tuple(shlex.split("run nvlink_h100_4 gpt2_large --tp 2 --pp 2 --predictor roofline --quiet --out run"))
 SWEEP = tuple(shlex.split("sweep nvlink_h100_4 gpt2_large --tp 1,2 --predictor roofline --workers 1 --out sweep"))
 READERS = ("explain", "report", "trace", "rerun")
+CUT_OFF = "is cut off or damaged, so that nothing says what was run; run the simulation again"
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,14 @@ def test_a_manifest_that_says_nothing_that_was_run_is_one_sentence(results, call
         ), err
         assert err.endswith("and so says nothing that was run; run the simulation again\n")
     assert call("compare", "run", "run")[0] == 2
+
+
+@pytest.mark.parametrize("text", ['{"clustersim": "0.1.0", "comm', "", "{}", "[]"])
+def test_a_manifest_that_is_cut_off_is_one_sentence(call, tmp_path, text):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/manifest.json").write_text(text)
+    for words in (*((one, "a") for one in (*READERS, "explore")), ("compare", "a", "a")):
+        assert call(*words) == (2, "", f"clustersim: a/manifest.json: {CUT_OFF}\n"), words
 
 
 @pytest.mark.parametrize("key", ["topology", "options.overrides.x", "seed"])
