@@ -1,4 +1,4 @@
-"""Models as lists of different blocks: parameters, FLOP and traffic against closed forms, and published sizes."""
+"""Blocks of all kinds and mixers, and models as lists of them: parameters, FLOP and traffic against closed forms."""
 
 import math
 
@@ -10,6 +10,7 @@ from clustersim.model.kernel import Kernel, attention
 from clustersim.model.operator import Collective
 from clustersim.model.parameters import block as block_parameters
 from clustersim.model.parameters import kinds, parameters
+from clustersim.model.scans import delta_scan, state_space_scan
 from clustersim.model.transformer import block
 from clustersim.parallel.flops import attention_flop, linear_flop
 from clustersim.parallel.load import build
@@ -46,6 +47,21 @@ KINDS = {
     "experts that all tokens visit": {**EXPERTS, "model.shared_experts": 2, "model.shared_ffn": 256},
 }
 
+MAMBA = {"model.mamba": {"heads": 16, "head_dim": 64, "state": 32, "groups": 2, "chunk": 64}}
+DELTA = {"heads": 8, "key_heads": 4, "key_dim": 32, "value_dim": 64}
+MIXERS = {
+    "mamba2": {"model.mixer": "mamba2", **MAMBA},
+    "mamba2 alone": {"model.mixer": "mamba2", "model.feed_forward": False, **MAMBA},
+    "attention beside mamba2": {"model.mixer": "attention+mamba2", **MAMBA},
+    "delta": {"model.mixer": "delta", "model.delta": DELTA},
+    "delta with gates by channel": {"model.mixer": "delta", "model.delta": {**DELTA, "channel_gates": True}},
+    "short convolution": {"model.mixer": "conv", "model.conv": 3},
+    "an MLP alone": {"model.mixer": "none"},
+    "gated attention": {"model.output_gate": True, "model.kv_heads": 2},
+    "sparse attention": {"model.mla": MLA, "model.window": 64, "model.indexer": {"heads": 4, "dim": 32}},
+}
+EVERY = {**KINDS, **MIXERS}
+
 
 def job(**overrides):
     return build(parse(PLAIN, "w.yaml"), overrides)
@@ -56,23 +72,25 @@ def kernels(layer, direction="forward"):
     return [step for step in steps if isinstance(step, Kernel)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY)
 def test_parameters_of_a_block_are_those_of_its_operators(kind):
-    made = job(**KINDS[kind]).place(1, 1)
+    made = job(**EVERY[kind]).place(1, 1)
     layer = block(made.shard.of(kinds(made.model)[0]))
     assert sum(op.parameters for op in layer.operators) == block_parameters(made.model)
     assert len(set(map(id, kinds(made.model)))) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY)
 def test_flop_of_a_block_are_those_of_its_products(kind):
-    made = job(**KINDS[kind]).place(1, 1)
+    made = job(**EVERY[kind]).place(1, 1)
     layer = block(made.shard.of(kinds(made.model)[0]))
     microbatches, layers = made.microbatches, made.model.layers
-    products = [k.flop for k in kernels(layer) if k.kind in ("linear", "grouped_gemm")]
-    assert microbatches * layers * math.fsum(products) == pytest.approx(linear_flop(made), rel=1e-12)
+    products = math.fsum(k.flop for k in kernels(layer) if k.kind in ("linear", "grouped_gemm", "bmm"))
     core = math.fsum(k.flop for k in kernels(layer) if k.kind == "flash_attention")
-    assert microbatches * layers * core == pytest.approx(attention_flop(made), rel=1e-12)
+    closed = linear_flop(made) + attention_flop(made)
+    assert microbatches * layers * (products + core) == pytest.approx(closed, rel=1e-12)
+    if kind in KINDS:
+        assert microbatches * layers * core == pytest.approx(attention_flop(made), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,10 +105,10 @@ def test_backward_products_cost_twice_the_forward_ones(kind):
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY)
 def test_tensor_parallel_ranks_share_what_is_not_replicated(kind, sequence_parallel):
     split = {"parallelism.tp": 2, "parallelism.sequence_parallel": sequence_parallel, "parallelism.dp": 1}
-    whole, made = job(**KINDS[kind]).place(1, 1), job(**KINDS[kind], **split).place(2, 2)
+    whole, made = job(**EVERY[kind]).place(1, 1), job(**EVERY[kind], **split).place(2, 2)
     own = block(made.shard.of(kinds(made.model)[0]))
     held = sum(2 * (op.parameters - op.replicated) + op.replicated for op in own.operators)
     assert held == block_parameters(whole.model)
@@ -259,3 +277,68 @@ def test_a_compiled_loss_moves_less_than_a_plain_one_and_more_than_one_in_place(
     assert moved == sorted(moved)
     calls = [sum(isinstance(one, Collective) for one in loss(kind)) for kind in ("native", "parallel")]
     assert calls == ([2, 3] if tp > 1 else [0, 0])
+
+
+def test_gradients_of_a_scan_take_twice_its_forward_products():
+    """Backward without what runs again; the inverse of a triangle is a third of a product and its gradient two products."""
+    made = job(**MIXERS["mamba2"]).model.mamba
+    scan = state_space_scan(made, made.heads, made.groups)
+    forward, backward = (sum(p.copies * p.m * p.n * p.k for p in some) for some in (scan.forward, scan.backward[2:]))
+    assert backward == 2 * forward
+    delta = job(**MIXERS["delta"]).model.delta
+    scan, cube = delta_scan(delta, delta.heads), delta.heads * delta.chunk**3
+    forward, backward = (sum(p.copies * p.m * p.n * p.k for p in some) for some in (scan.forward, scan.backward[3:]))
+    assert backward - 2 * cube == pytest.approx(2 * (forward - cube / 6), rel=0.01)
+
+
+def test_mamba2_has_the_parameters_of_its_paper():
+    """Mamba-2 2.7B: 64 blocks of width 2560, state 128, 80 heads of 64 (arXiv 2405.21060, table 9 and its released weights)."""
+    shapes = {"heads": 80, "head_dim": 64, "state": 128}
+    made = job(**{**MIXERS["mamba2 alone"], "model.hidden": 2560, "model.mamba": shapes, "model.heads": 8})
+    inner, channels = 5120, 5120 + 2 * 128
+    own = 2560 * (inner + channels + 80) + channels * 5 + 3 * 80 + inner + inner * 2560
+    assert block_parameters(made.model) == own + 2560
+
+
+def test_a_scan_grows_with_the_tokens_and_attention_with_their_square():
+    for kind, factor in (("mamba2", 2), ("delta", 2), ("short convolution", 2)):
+        short, long = (linear_flop(job(**MIXERS[kind], **{"training.seq": seq})) for seq in (256, 512))
+        assert long == factor * short
+        assert attention_flop(job(**MIXERS[kind])) == 0
+    short, long = (attention_flop(job(**{"training.seq": seq})) for seq in (256, 512))
+    assert long == 4 * short
+
+
+def test_hybrids_mix_in_one_model():
+    blocks = [{"mixer": "mamba2"}, {"mixer": "none"}, {"feed_forward": False}]
+    made = pattern(blocks, **MAMBA)
+    assert [kind.mixer for kind in kinds(made.model)[:4]] == ["mamba2", "none", "attention", "mamba2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model.mixer": "mamba2"}, "model.mixer: mamba2 needs its shapes; set model.mamba"),
+        (
+            {**MIXERS["delta"], "parallelism.tp": 8},
+            "8 does not divide the 4 heads or channels of mixer delta; lower it",
+        ),
+        ({**MIXERS["mamba2"], "parallelism.cp": 2}, "2 cuts the sequence of mixer mamba2, not supported; write 1"),
+        (
+            {"model.indexer": {"heads": 4, "dim": 32}},
+            "model.indexer: needs model.mla, model.window as the number of keys",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said(changes, sentence):
+    with pytest.raises(ConfigError, match=sentence.replace(".", r"\.")):
+        job(**changes)
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_norms_and_mlps_can_run_again_in_every_kind_of_block(kind):
+    """At least the input of the linears that read the first norm is dropped, and made again."""
+    again = {"training.recompute": "selective", "training.recompute_modules": ["layernorm", "mlp"]}
+    found = stages(job(**MIXERS[kind], **again).place(1, 1))[0]
+    [layer] = [layer for layer, _ in found.layers if layer.name == "block"]
+    assert math.fsum(rerun.dropped for rerun in layer.reruns) >= 2 * 2 * 256 * 512
