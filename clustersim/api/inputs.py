@@ -141,13 +141,8 @@ def of_kind(kind: str) -> Callable[..., Topology]:
         return load_cluster({**written, **{key: value for key, value in parts.items() if value is not None}})
 
     build.__name__ = build.__qualname__ = kind
-    build.__doc__ = _TEXT.format(what=_what(kind), kind=kind)
-    return build
-
-
-def _what(kind: str) -> str:
-    """Return the first line of a kind's file, or the package that adds the kind."""
     module = plugins.names(ROOM).get(kind)
-    if module is None:
-        return f"`kind: {kind}`, of the package {plugins.installed(ROOM)[kind]}."
-    return (import_module(module).__doc__ or kind).partition("\n")[0]
+    outside = f"`kind: {kind}`, of the package {plugins.installed(ROOM).get(kind)}."
+    what = (import_module(module).__doc__ or kind).partition("\n")[0] if module else outside
+    build.__doc__ = _TEXT.format(what=what, kind=kind)
+    return build

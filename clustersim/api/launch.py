@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import yaml
 
+from clustersim.config.overrides import replace
 from clustersim.config.yaml import Document, Position
 from clustersim.convert import megatron_script, megatron_yaml, torchtitan, trainers
 from clustersim.convert.layout_text import joined
 from clustersim.convert.megatron_arguments import script
+from clustersim.convert.megatron_script import Imported
 from clustersim.convert.settings import toml
+from clustersim.convert.trainers import TrainerRequest
 from clustersim.explain.differences import flat
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions
@@ -23,29 +26,6 @@ def written(tool: str, job: Job, gpus_per_node: int) -> str:
         return toml(torchtitan.written(job.spec), f"{job.name} for torchtitan v0.2, as clustersim simulated it")
     if tool == "deepspeed":
         return trainers.deepspeed_config(job.spec)
-    launch = _launch(job, gpus_per_node)
-    if tool == "megatron":
-        return script(job.spec, *launch)
-    return f"# {job.name} for {tool}\n" + yaml.safe_dump(megatron_yaml.written(tool, job.spec, *launch), width=120)
-
-
-def read_back(tool: str, text: str, job: Job, path: str = "the file") -> Job:
-    """Return the job of a tool's launch file, with the model of `job` if it has none. Raises InputError for an invalid file."""
-    if tool == "deepspeed":
-        model = job.spec.model.model_dump(exclude_none=True)
-        request = trainers.TrainerRequest(model, None, {"training.seq": job.training.seq})
-        found = trainers.imported(tool, path, text, request)
-    elif tool == "torchtitan":
-        found = torchtitan.imported(path, text, None)
-    elif tool == "megatron":
-        found = megatron_script.imported(path, text, megatron_script.ImportRequest({}, {}))
-    else:
-        found = megatron_yaml.imported(tool, path, text, {})
-    return build(Document(path, found.workload, {(): Position(1, 1)}))
-
-
-def _launch(job: Job, gpus_per_node: int) -> tuple[int, int, str | None]:
-    """Return nodes, GPUs of each, and which stage has which layers, where Megatron would not divide them so itself."""
     split, stages = job.parallelism, portions(job.parallelism, job.model)
     ends = split.account_for_embedding, split.account_for_loss
     counts = [one.blocks + ends[0] * one.embedding + ends[1] * one.loss for one in stages]
@@ -53,7 +33,38 @@ def _launch(job: Job, gpus_per_node: int) -> tuple[int, int, str | None]:
     free = {count for at, count in enumerate(counts) if fixed.get(job.pipeline.rank(at)) is None}
     ranks = split.lanes * job.dp
     each = max(count for count in range(1, gpus_per_node + 1) if ranks % count == 0)
-    return ranks // each, each, joined(stages) if len(free) > 1 else None
+    layout = joined(stages) if len(free) > 1 else None  # where Megatron would not divide the layers so itself
+    launch = ranks // each, each, layout
+    if tool == "megatron":
+        return script(job.spec, *launch)
+    return f"# {job.name} for {tool}\n" + yaml.safe_dump(megatron_yaml.written(tool, job.spec, *launch), width=120)
+
+
+def imported(tool: str, path: str, text: str, asked: TrainerRequest, recipe: str | None = None) -> Imported:
+    """Return the workload of a tool's launch file or settings in `text`. Raises InputError for an invalid file.
+
+    path: name of the file in messages; recipe: function of a recipe in Python, if there are several.
+    """
+    if tool == "megatron":
+        return megatron_script.imported(path, text, megatron_script.ImportRequest({}, asked.settings))
+    if tool in ("nemo", "megatron-bridge"):
+        model = None if isinstance(asked.model, Mapping) else asked.model
+        return megatron_yaml.imported(tool, path, text, asked.settings, model, recipe)
+    if tool != "torchtitan":
+        return trainers.imported(tool, path, text, asked)
+    found = torchtitan.imported(path, text, asked.gpus)
+    for key, value in asked.settings.items():
+        replace(found.workload, tuple(key.split(".")), value, key)
+    return found
+
+
+def read_back(tool: str, text: str, job: Job, path: str = "the file") -> Job:
+    """Return the job of a tool's launch file, with the model of `job` if it has none. Raises InputError for an invalid file."""
+    asked = TrainerRequest()
+    if tool == "deepspeed":
+        asked = TrainerRequest(job.spec.model.model_dump(exclude_none=True), None, {"training.seq": job.training.seq})
+    found = imported(tool, path, text, asked)
+    return build(Document(path, found.workload, {(): Position(1, 1)}))
 
 
 DIVISION = {f"parallelism.{key}" for key in ("first_layers", "last_layers", "partition")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,16 +60,12 @@ def optimize(
         raise InputError(f"top={top!r}: write a whole number of 1 or more")
     document = workload_document(workload)
     case = _case(cluster, document, axes, figures.load(costs, price), unlikely)
-    return OptimizeResult(best_of(case, _space(axes), objective(goal, target), top))
-
-
-def _space(axes: Mapping[str, object]) -> SweepSpace:
-    """Return the search space of keywords. Values that are free are `auto`."""
     tried, single = axes_by_key(axes)
     auto = {key for key, value in single.items() if value == AUTO and key != "parallelism.dp"}
     auto |= set(free({*single, *tried}))
     fixed = {key: value for key, value in single.items() if key not in auto}
-    return SweepSpace(tried, fixed, frozenset(), tuple(sorted(auto)))
+    space = SweepSpace(tried, fixed, frozenset(), tuple(sorted(auto)))
+    return OptimizeResult(best_of(case, space, objective(goal, target), top))
 
 
 def plan(

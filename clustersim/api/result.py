@@ -199,8 +199,18 @@ class CompareResult:
         return "\n".join(compared(self.found))
 
 
+class _Table:
+    """A result whose table `points` notebooks show."""
+
+    points: Any
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML for notebooks."""
+        return str(self.points._repr_html_())
+
+
 @dataclass(frozen=True, slots=True)
-class SweepResult:
+class SweepResult(_Table):
     """All points of a sweep."""
 
     asked: tuple[Point, ...]
@@ -229,13 +239,9 @@ class SweepResult:
         best = f", the best {seconds(found[0]['step_time_s'])} with {self.best}" if found else ""
         return f"SweepResult({len(self.rows)} points, {len(found)} with a result{best})"
 
-    def _repr_html_(self) -> str:
-        """Return the table as HTML for notebooks."""
-        return str(self.points._repr_html_())
-
 
 @dataclass(frozen=True, slots=True)
-class OptimizeResult:
+class OptimizeResult(_Table):
     """The best splits of a search. `found` has the numbers of bounded, simulated and excluded splits."""
 
     found: SearchResult
@@ -256,13 +262,9 @@ class OptimizeResult:
         """Keywords of the best split, for `simulate`."""
         return _keywords(self.found.best[0].point)
 
-    def _repr_html_(self) -> str:
-        """Return the table as HTML for notebooks."""
-        return str(self.points._repr_html_())
-
 
 @dataclass(frozen=True, slots=True)
-class PlanResult:
+class PlanResult(_Table):
     """The plan of each kind of cluster, the best first. `found` has all details."""
 
     found: Answer
@@ -296,10 +298,6 @@ class PlanResult:
     def front(self) -> pl.DataFrame:
         """One row, as in `points`, per plan that no other beats, the smallest first; empty without `pareto=True`."""
         return _plans(self.found.front)
-
-    def _repr_html_(self) -> str:
-        """Return the table as HTML for notebooks."""
-        return str(self.points._repr_html_())
 
 
 def _plans(plans: Sequence[tuple[Point, TrainingPlan]]) -> pl.DataFrame:

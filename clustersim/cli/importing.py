@@ -85,31 +85,16 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 """{tool: its settings file in words, and fields of SettingsFile besides `out` and `settings`}"""
 
 
-def _workload(tool: str, text: str, request: SettingsFile) -> Imported:
-    """Return the workload of the settings file of a tool, whose content is `text`."""
-    path, values = str(request.config), _values(request.settings)
-    if tool == "torchtitan":
-        from clustersim.config.overrides import replace
-        from clustersim.convert import torchtitan
-
-        found = torchtitan.imported(path, text, request.gpus)
-        for key, value in values.items():
-            replace(found.workload, tuple(key.split(".")), value, key)
-        return found
-    if tool in ("nemo", "megatron-bridge"):
-        from clustersim.convert import megatron_yaml
-
-        return megatron_yaml.imported(tool, path, text, values, request.model, request.recipe)
-    from clustersim.convert import trainers
-
-    return trainers.imported(tool, path, text, trainers.TrainerRequest(request.model, request.gpus, values))
-
-
 def _importer(tool: str, file: str, *names: str) -> None:
     """Add the command that reads the settings file of a tool."""
 
     def command(request: SettingsFile) -> None:
-        _answer(request.config, _workload(tool, read_text(request.config, file), request), request.out)
+        from clustersim.api.launch import imported
+        from clustersim.convert.trainers import TrainerRequest
+
+        asked = TrainerRequest(request.model, request.gpus, _values(request.settings))
+        text = read_text(request.config, file)
+        _answer(request.config, imported(tool, str(request.config), text, asked, request.recipe), request.out)
 
     command.__annotations__["request"] = Annotated[SettingsFile, ("config", *names, "out", "settings")]
     app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")(command)
@@ -187,9 +172,8 @@ def _variable(text: str) -> tuple[str, str]:
     """Return (name, value) of `--var NAME=VALUE`. Raises InputError for another form."""
     name, equals, value = text.partition("=")
     if not equals or not (name.isidentifier() or name.isdecimal()):
-        raise InputError(
-            f"--var {text!r}: write NAME=VALUE, such as NNODES=16, or 1=dlc for the script's first argument"
-        )
+        such = "NNODES=16, or 1=dlc for the script's first argument"
+        raise InputError(f"--var {text!r}: write NAME=VALUE, such as {such}")
     return name, value
 
 

@@ -12,7 +12,7 @@ import typer
 from clustersim.cli import options
 from clustersim.cli.answer import PointCommand
 from clustersim.cli.main import INTERRUPTED
-from clustersim.cli.sweep_table import best_lines, likely, point_table
+from clustersim.cli.sweep import best_lines, likely, point_table
 from clustersim.files import keeping_inputs
 from clustersim.units import plural
 

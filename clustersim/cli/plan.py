@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from clustersim.cli import options
 from clustersim.cli.answer import PointCommand, print_json
 from clustersim.cli.main import INTERRUPTED
-from clustersim.cli.sweep_table import best_lines, doubtful, doubts
+from clustersim.cli.sweep import best_lines, doubtful, doubts
 from clustersim.errors import InputError
 from clustersim.files import keeping_inputs
 from clustersim.report.table import table
@@ -159,36 +159,40 @@ def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     return size | took | lost | kept | rest | points | {"step": found.row, "run": shlex.join(command(found.point))}
 
 
-def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
-    """Return the plans as a table, why some kinds of cluster have none, and details of the best plan."""
-    from clustersim.planning.request import BEST
-
-    unpriced = [_cluster(kind, ()) for kind, one in found.plans if one.usd is None and found.asked.goal == "rent"]
-    goal = f": the {BEST[found.goal]} plan" if found.asked.objective or found.goal != found.asked.goal else ""
-    head = f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}{goal}"
-    best, without = found.plans[0][1], [f"  {why}" for _, why in found.without]
-    without += [f"  {gpu} has the fewest GPUs, as its price is unknown; add --price" for gpu in unpriced]
-    front = _table(found.front, [", ".join(goals) for goals in found.winners]) if found.front else []
-    pareto = ["no plan that was found beats these in GPUs, days, money and energy:", *front, ""] if front else []
-    table = [*_table(found.plans), *_batches(found), "", *without, *pareto]
-    return [head, "", *table, *_details(found, best), *best_lines(command(best.point))]
-
-
-def _batches(found: Answer) -> list[str]:
-    """Return the lines on the batches from which those of the plans were chosen, unless the user gave one."""
+def _lines(found: Answer, command: PointCommand, name: str) -> Iterator[str]:
+    """Yield the plans as a table, why some kinds of cluster have none, and failures and checkpoints of the best plan."""
     from clustersim.planning.batches import BATCH, most_tokens
+    from clustersim.planning.request import BEST
     from clustersim.report.terminal import folded
 
-    if all(BATCH in kind for kind, _ in found.plans):
-        return []
-    *others, last = map(str, found.batches)
-    chosen = f"the best of {', '.join(others)} and {last}" if others else "the workload's"
-    most, tokens = (scaled(amount, "").strip() for amount in (most_tokens(found.asked.tokens), found.asked.tokens))
-    said = (
-        f"batch: {chosen}, a larger one where none of these has a plan; beyond {most} tokens a step learns less from {tokens} "
-        "(Li et al. 2025); --global-batch N compares all at one"
-    )
-    return ["", *folded(said, "", "")]
+    asked, best = found.asked, found.plans[0][1]
+    goal = f": the {BEST[found.goal]} plan" if asked.objective or found.goal != asked.goal else ""
+    most, tokens = (scaled(amount, "").strip() for amount in (most_tokens(asked.tokens), asked.tokens))
+    yield from (f"{name}, {tokens} tokens, within {asked.said}{goal}", "", *_table(found.plans))
+    if not all(BATCH in kind for kind, _ in found.plans):
+        *others, last = map(str, found.batches)
+        chosen = f"the best of {', '.join(others)} and {last}" if others else "the workload's"
+        said = f"batch: {chosen}, a larger one where none of these has a plan; beyond {most} tokens a step learns less from "
+        yield from ("", *folded(f"{said}{tokens} (Li et al. 2025); --global-batch N compares all at one", "", ""))
+    yield from ("", *(f"  {why}" for _, why in found.without))
+    for kind, one in found.plans if asked.goal == "rent" else ():
+        if one.usd is None:
+            yield f"  {_cluster(kind, ())} has the fewest GPUs, as its price is unknown; add --price"
+    if found.front:
+        yield "no plan that was found beats these in GPUs, days, money and energy:"
+        yield from (*_table(found.front, [", ".join(goals) for goals in found.winners]), "")
+    share, point = best.goodput, best.goodput.checkpoint
+    yield f"a failure every {seconds(share.mtti)} takes {seconds(share.restart)} and the work since the last checkpoint"
+    size, every = scaled(point.size, "B"), seconds(share.interval)
+    yield f"a checkpoint of {size} every {every} stops the step for {seconds(point.blocking)}"
+    yield f"the slowest replica of {best.row['dp']} takes {share.slowest - 1:.2%} longer than their mean"
+    mean, deviation, failures = found.played
+    yield f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}"
+    yield f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated"
+    for row, (_, one) in enumerate(found.plans, 1):
+        if one.gap is not None:
+            yield f"ended early: no plan on such a cluster is better than row {row} by more than {one.gap:.1%}"
+    yield from ("", *best_lines(command(best.point)))
 
 
 def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = ()) -> list[str]:
@@ -215,26 +219,6 @@ def _cluster(kind: Point, differ: Sequence[str]) -> str:
     said = {"fabric.oversubscription": ":1"}
     others = [f"{kind[key]}{said.get(key, '')}" for key in differ if key in kind]
     return ", ".join([str(kind.get("cluster.gpu", kind.get("cluster.node"))), *others])
-
-
-def _details(found: Answer, best: TrainingPlan) -> list[str]:
-    """Return lines on the failures, checkpoints and replicas of the best plan, and its simulation with failures."""
-    share, point = best.goodput, best.goodput.checkpoint
-    mean, deviation, failures = found.played
-    early = "ended early: no plan on such a cluster is better than row"
-    return [
-        f"a failure every {seconds(share.mtti)} takes {seconds(share.restart)} and the work since the last checkpoint",
-        f"a checkpoint of {scaled(point.size, 'B')} every {seconds(share.interval)} stops the step for {seconds(point.blocking)}",
-        f"the slowest replica of {best.row['dp']} takes {share.slowest - 1:.2%} longer than their mean",
-        f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}",
-        f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated",
-        *(
-            f"{early} {n} by more than {one.gap:.1%}"
-            for n, (_, one) in enumerate(found.plans, 1)
-            if one.gap is not None
-        ),
-        "",
-    ]
 
 
 def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic.json_schema import models_json_schema
 
 from clustersim.config.fields import Spec
 
@@ -18,21 +18,9 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 """Version of JSON Schema that all editors support."""
 
 
-class _Untitled(GenerateJsonSchema):
-    """Generator without titles, which would repeat each key."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        """Return False."""
-        return False
-
-
 def definitions(*kinds: type[Spec]) -> dict[str, Schema]:
     """Return {name: schema} of the specs and of all specs inside them."""
-    _, found = models_json_schema(
-        [(kind, "validation") for kind in kinds],
-        ref_template="#/definitions/{model}",
-        schema_generator=_Untitled,
-    )
+    _, found = models_json_schema([(kind, "validation") for kind in kinds], ref_template="#/definitions/{model}")
     known = {kind.__name__: kind for kind in _all(Spec)}
     made: dict[str, Schema] = found["$defs"]
     for name, schema in made.items():
@@ -52,7 +40,7 @@ def _all(kind: type[Spec]) -> Iterator[type[Spec]]:
 
 def _field(schema: Schema, text: str) -> Schema:
     """Return the schema of a field with its docstring, and with a default if that is written in the file as it is stored."""
-    own = dict(schema)
+    own = {key: value for key, value in schema.items() if key != "title"}
     default = own.pop("default", None)
     plain = default is not None and not isinstance(default, list | dict)
     plain = plain and (isinstance(default, str) or own.get("type") != "string")  # the file has text for stored seconds

@@ -34,18 +34,14 @@ def first(
             remedy, known = _remedy(kind, group[0], at, (*at, *loc))
             unknown.append((error, str(loc[-1]), remedy or nearest(str(loc[-1])[:60], known).rstrip()))
     worst = min(found)[-1]
-    return _all(unknown, document.path) if len(unknown) > 1 and worst in [error for error, *_ in unknown] else worst
-
-
-def _all(unknown: list[tuple[ConfigError, str, str]], path: str) -> ConfigError:
-    """Return one error that names all unknown keys of a file, each with its position and the key that was probably meant."""
+    if len(unknown) < 2 or worst not in [error for error, *_ in unknown]:
+        return worst
     unknown.sort(key=lambda one: (one[0].line, one[0].column))
-    lead = unknown[0][0]
     told = []
-    for error, key, hint in unknown:
-        place = f"{error.line}:{error.column}" if error.line else error.path.removeprefix(path).strip(" ()")
-        told.append(f"{shown(key)} ({place}{'; ' if hint else ''}{hint})")
-    sentence = f"{len(unknown)} unknown keys: {', '.join(told)}; rename or remove them"
+    for error, key, hint in unknown:  # all unknown keys, each with its position and the key that was probably meant
+        where = f"{error.line}:{error.column}" if error.line else error.path.removeprefix(document.path).strip(" ()")
+        told.append(f"{shown(key)} ({where}{'; ' if hint else ''}{hint})")
+    lead, sentence = unknown[0][0], f"{len(unknown)} unknown keys: {', '.join(told)}; rename or remove them"
     return ConfigError(lead.path, lead.line, lead.column, sentence)
 
 
@@ -110,14 +106,12 @@ def _rule(group: list[ErrorDetails]) -> str:
     """Return the rule that was broken, in words; several rules are the alternatives of a union."""
     if len(group) == 1 and group[0]["type"] == "literal_error":
         return f"is not known; write {group[0]['ctx']['expected']}"
-    start, *others = dict.fromkeys(map(_alternative, group))
+    rules = []
+    for one in group:
+        rule = _RULES.get(one["type"])
+        rules.append(rule(one.get("ctx", {})) if rule else one["msg"].replace("Input should", "must", 1))
+    start, *others = dict.fromkeys(rules)
     return " or ".join((start, *(rule.removeprefix("must be ") for rule in others)))
-
-
-def _alternative(detail: ErrorDetails) -> str:
-    """Return the rule that a value broke, such as `must be greater than 0`: from `_RULES`, or else pydantic's text."""
-    rule = _RULES.get(detail["type"])
-    return rule(detail.get("ctx", {})) if rule else detail["msg"].replace("Input should", "must", 1)
 
 
 _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

@@ -79,15 +79,12 @@ def renamed(room: Room, given: str | Path) -> str | None:
 
 def _exists(path: Path) -> bool:
     """Return whether a path exists or its content was recorded; True for a path that cannot be checked before it is read."""
-    if exists(path):
-        return True
     try:
-        path.stat()
+        return exists(path) or bool(path.stat())
     except (FileNotFoundError, ValueError):
         return False
     except OSError:
         return True
-    return True
 
 
 def _absent(room: Room, path: Path, new: str | None) -> str:

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from stored import sweep_row
 
-from clustersim.cli.sweep_table import Shown, point_table
+from clustersim.cli.sweep import Shown, point_table
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.pages.sweep import sweep_page
 from clustersim.parallel import options as workload_options
@@ -211,7 +211,7 @@ def test_a_sweep_of_networks_says_what_they_cost_who_owns_them(done):
 def test_a_best_point_that_is_unlikely_to_fit_is_said_with_the_best_that_likely_does(done):
     rows = [{**row, "run": f"clustersim run a b --tp {place}"} for place, row in enumerate(ranked(done[0]))]
     found = run.Sweep(rows, done[1], 0, 0, 0.0, SPACE)
-    shown = Shown(NODE, JOB, SweepSpace({}, {}), found)
+    shown = Shown(NODE, JOB, found)
     assert "unlikely" not in shown.text(20)
     rows[0]["memory_verdict"] = rows[1]["memory_verdict"] = "unlikely"
     said = "it is unlikely to fit; the best that likely fits, row 3:\n  clustersim run a b --tp 2\n"
