@@ -27,10 +27,10 @@ def cores() -> int:
 def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
     """Yield `count` items and show a progress bar; if standard error is not a terminal, an occasional line."""
     if silent or not sys.stderr.isatty():
-        tell = _nothing if silent or PROGRESS in os.environ else rarely()
-        for done, item in enumerate(items, 1):
-            tell(f"simulate: {done:,} of {count:,} done")
-            yield item
+        with progressing(silent) as tell:
+            for done, item in enumerate(items, 1):
+                tell(f"simulate: {done:,} of {count:,} done")
+                yield item
         return
     from rich.console import Console
     from rich.progress import track

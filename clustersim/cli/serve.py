@@ -44,8 +44,9 @@ def serve(
     Only this machine reaches it, unless there is a token. It runs nothing but commands of clustersim on files that it lists.
     """
     need("uvicorn", "`clustersim serve`")
+    from clustersim.cli.app import app
     from clustersim.serve.children import ChildLimits
-    from clustersim.serve.form import RunForm
+    from clustersim.serve.form import FORMS, RunForm
     from clustersim.serve.server import Address, serve
 
     def say(url: str) -> None:
@@ -55,5 +56,6 @@ def serve(
     if size < LEAST:
         raise InputError(f"--memory {memory}: a run needs {LEAST >> 30} GiB to begin with; give as much or more")
     limits = ChildLimits(at_once or cores(), waiting, size, seconds)
-    form = RunForm.of(topologies or (), workloads or ())
+    commands = {name: app((name,)).registered_commands[0].callback or serve for name in FORMS}
+    form = RunForm.of(topologies or (), workloads or (), commands)
     serve(results, Address(host, port, token), form, limits, say)

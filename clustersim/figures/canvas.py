@@ -32,13 +32,9 @@ class Line(NamedTuple):
     points: tuple[Coordinates, ...]
     """Two end points, or three: start, control point and end of a curve."""
     width: float
-    """Width in pixels."""
     colour: str
-    """Colour, such as `#56b4e9`."""
     opacity: float
-    """Opacity, 0 to 1."""
     dashed: bool = False
-    """Whether the line is dashed."""
 
     @property
     def svg(self) -> str:
@@ -56,15 +52,10 @@ class Box(NamedTuple):
     """A rectangle with round corners."""
 
     corner: Coordinates
-    """Upper left corner."""
     size: Coordinates
-    """(width, height) in pixels."""
     fill: str
-    """Colour inside."""
     edge: str
-    """Colour of the border, or `none`."""
     radius: float
-    """Radius of the corners in pixels."""
     tip: str = ""
     """Text shown when a reader points at the box."""
 
@@ -82,11 +73,8 @@ class Dot(NamedTuple):
     """A filled circle."""
 
     at: Coordinates
-    """Centre."""
     radius: float
-    """Radius in pixels."""
     fill: str
-    """Colour inside."""
 
     @property
     def svg(self) -> str:
@@ -100,15 +88,11 @@ class Text(NamedTuple):
     at: Coordinates
     """Start, middle or end of the baseline, by `anchor`."""
     words: str
-    """Content."""
     size: float
-    """Font size in pixels."""
     colour: str
-    """Colour of the letters."""
     anchor: str
     """Part of the text at `at`: start, middle or end."""
     bold: bool
-    """Whether the text is bold."""
 
     @property
     def svg(self) -> str:

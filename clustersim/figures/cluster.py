@@ -23,11 +23,8 @@ class DrawnCable(NamedTuple):
     """Parallel cables between two ends."""
 
     a: str
-    """Name of one end."""
     b: str
-    """Name of the other end."""
     cables: int
-    """Number of parallel cables."""
     rate: float
     """Bytes/s of one cable."""
     dead: bool = False

@@ -44,7 +44,6 @@ def network(result: StepResult) -> dict[str, object]:
 
 
 def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str, object]:
-    """Return the links of a tier as a row of cells."""
     use, holds, slow = (one[tier.span] for one in figures)
     cells = min(tier.links, MOST_CELLS)
     edges = np.arange(cells) * tier.links // cells

@@ -57,5 +57,4 @@ def _printable(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    """Return the text of a file in `assets/`."""
     return (ASSETS / name).read_text(encoding="utf-8")

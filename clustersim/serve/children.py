@@ -22,8 +22,8 @@ TEXT = 4 << 20
 """Largest number of bytes stored of a command's output, from its start."""
 SENTENCES = 8000
 """Largest number of characters stored of standard error, up to its end."""
-GRACE = 3.0
-"""Seconds between SIGINT and SIGKILL for a command that is stopped."""
+GRACE = 10.0
+"""Seconds between SIGINT and SIGKILL for a command that is stopped: a search then gives its best so far."""
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 SECRET = "CLUSTERSIM_TOKEN"
 """Environment variable with the server's token. It is not passed to commands."""
@@ -71,7 +71,8 @@ class Child:
         """What a page shows of the command, as JSON data."""
         took = None if self.begun is None else (self.ended or time.time()) - self.begun
         said = {"number": self.number, "command": self.shown, "state": self.state, "step": self.step}
-        return {**said, "took_s": took, "error": self.error}
+        answer = self.out[:SENTENCES] if self.words[0] in ("sweep", "optimize", "plan") else ""
+        return {**said, "took_s": took, "error": self.error, "answer": answer}
 
 
 class Children:
@@ -111,7 +112,6 @@ class Children:
         await asyncio.gather(*self._lives)
 
     async def _live(self, child: Child) -> None:
-        """Run a command from the queue to its end."""
         try:
             if await _first(self._slots.acquire(), child.stopping):
                 try:

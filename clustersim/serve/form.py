@@ -1,25 +1,31 @@
-"""The form of a run: its choices, and the command that it becomes. Values reach the command as text only."""
+"""The forms of commands: their choices, and the command that each becomes. Values reach the command as text only.
+
+Fields are the options of the commands themselves, with their help and choices.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from clustersim import plugins
 from clustersim.config import shipped
-from clustersim.config.options import Option
 from clustersim.config.shipped import Room
 from clustersim.errors import InputError
 from clustersim.parallel.options import RUN_OPTIONS
 
-OPTIONS = {option.name: option for option in RUN_OPTIONS}
-"""{name: option} of the form."""
-FIRST = ("nodes", "tp", "pp", "dp", "micro_batch", "schedule", "recompute")
-"""Options at the top of the form. Others are collapsed."""
+FORMS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "run": ("Simulate a step", ("nodes", "tp", "pp", "dp", "micro_batch", "schedule", "recompute")),
+    "sweep": ("Try many splits", ("nodes", "tp", "pp", "ep", "micro_batch", "schedule", "recompute")),
+    "optimize": ("Find the best split", ("nodes", "objective", "target", "within", "top", "price", "unlikely")),
+    "plan": ("Plan a training run", ("tokens", "days", "nodes", "budget", "gpu", "objective", "within", "pareto")),
+}
+"""{command: (title, options at the top of its form)}; the other options that set keys are collapsed."""
 LETTERS, KEYS = 500, 50
 """Largest number of characters of a value, and of further keys."""
 _KEY = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}")
@@ -27,8 +33,33 @@ _ELSEWHERE = re.compile(r"(?:^|[^\w.])(?:[/~]|\.\.(?:/|$))|\\")
 """Matches values that may name a file elsewhere: `/…`, `~…`, `../…`, or escapes of these in YAML."""
 
 
+class Field(NamedTuple):
+    """An option in a form: its name, spelling and help text."""
+
+    name: str
+    flag: str
+    what: str
+    values: Sequence[str]
+    """Values to choose from; empty for any text."""
+    switch: bool
+    """Whether the option has no value."""
+    such: str | None
+    """Example of a value, or its name in `--help`."""
+
+    @classmethod
+    def of(cls, option: inspect.Parameter) -> Field:
+        """Return the field of an option of a command, as its signature describes it."""
+        kind, shown = option.annotation.__origin__, option.annotation.__metadata__[0]
+        flags = [one for one in (shown.default, *shown.param_decls) if isinstance(one, str)]
+        values = [one for part in (kind, *get_args(kind)) for one in get_args(part) if isinstance(one, str)]
+        if option.name == "schedule" and shown.metavar is None:  # one, not several
+            values = list(plugins.names("clustersim.schedules"))
+        flag = next(iter(flags), f"--{option.name.replace('_', '-')}")
+        return cls(option.name, flag, shown.help, values, kind is bool, shown.metavar)
+
+
 class RunCommand(NamedTuple):
-    """A requested run as a command."""
+    """A requested command."""
 
     words: tuple[str, ...]
     """Arguments after `clustersim`."""
@@ -38,34 +69,48 @@ class RunCommand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunForm:
-    """Files that can be simulated, by their names in the form."""
+    """Forms of commands, and the files that they can name."""
 
     files: Mapping[Room, Mapping[str, str]]
     """{room: {name in the form: shipped name or path on the command line}}"""
+    fields: Mapping[str, Mapping[str, Field]]
+    """{command: {name of an option: its field, the first ones at the top}}"""
 
     @classmethod
-    def of(cls, topologies: Iterable[Path], workloads: Iterable[Path]) -> RunForm:
-        """Return the form of the shipped files and of further ones. Raises InputError for a missing file."""
-        return cls({"topologies": _files("topologies", topologies), "workloads": _files("workloads", workloads)})
+    def of(
+        cls, topologies: Iterable[Path], workloads: Iterable[Path], commands: Mapping[str, Callable[..., None]]
+    ) -> RunForm:
+        """Return the forms of commands, with the shipped files and further ones. Raises InputError for a missing file."""
+        fields = {}
+        for name, command in commands.items():
+            known, axes = inspect.signature(command).parameters, [option.name for option in RUN_OPTIONS]
+            names = dict.fromkeys((*FORMS[name][1], *axes))
+            fields[name] = {one: Field.of(known[one]) for one in names if one in known}
+        rooms: Mapping[Room, Iterable[Path]] = {"topologies": topologies, "workloads": workloads}
+        return cls({room: _files(room, more) for room, more in rooms.items()}, fields)
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON data from which a page draws the form."""
-        order = [*FIRST, *(name for name in OPTIONS if name not in FIRST)]
-        return {
-            **{room: list(names) for room, names in self.files.items()},
-            "options": [_field(OPTIONS[name]) for name in order],
-            "first": len(FIRST),
-        }
+        """Return the JSON data from which a page draws the forms."""
+        shown = []
+        for name, fields in self.fields.items():
+            title, first = FORMS[name]
+            options = [one._asdict() for one in fields.values()]
+            shown.append({"command": name, "title": title, "first": len(first), "options": options})
+        return {**{room: list(names) for room, names in self.files.items()}, "commands": shown}
 
     def command(self, asked: object) -> RunCommand:
-        """Return the command of a request {topology, workload, options, set}. Raises InputError for a request of another form."""
+        """Return the command of a request {command, topology, workload, options, set}. Raises InputError for another form."""
         if not isinstance(asked, dict):
             raise InputError("the request must be an object with topology and workload")
-        topology = self._file("topologies", "topology", asked.get("topology"))
-        workload = self._file("workloads", "workload", asked.get("workload"))
-        pairs = [*_options(asked.get("options", {})), *_settings(asked.get("set", []))]
-        shown = shlex.join(["clustersim", "run", topology, workload, *(word for pair in pairs for word in pair)])
-        return RunCommand(("run", topology, workload, *(f"{flag}={text}" for flag, text in pairs), "--html"), shown)
+        name = asked.get("command", "run")
+        if not isinstance(name, str) or name not in self.fields:
+            raise InputError(f"command: must be one of {', '.join(self.fields)}")
+        files = [] if name == "plan" else [self._file("topologies", "topology", asked.get("topology"))]
+        files += [self._file("workloads", "workload", asked.get("workload"))]
+        pairs = [*_options(name, self.fields[name], asked.get("options", {})), *_settings(asked.get("set", []))]
+        words = [f"{flag}={text}" if text else flag for flag, text in pairs]
+        shown = shlex.join(["clustersim", name, *files, *(word for pair in pairs for word in pair if word)])
+        return RunCommand((name, *files, *words, *(["--html"] if name == "run" else [])), shown)
 
     def _file(self, room: Room, what: str, name: object) -> str:
         """Return the file of a name in the form. Raises InputError if `name` is not listed."""
@@ -85,17 +130,14 @@ def _files(room: Room, more: Iterable[Path]) -> dict[str, str]:
     return found
 
 
-def _field(option: Option) -> dict[str, Any]:
-    """Return the JSON data of the field of an option."""
-    values = list(plugins.names("clustersim.schedules")) if option.name == "schedule" else []
-    return {"name": option.name, "flag": option.flag, "what": option.what, "values": values, "form": option.form}
-
-
-def _options(given: object) -> list[tuple[str, str]]:
-    """Return (flag, value) of each option of a request. Raises InputError unless it is {name: text}."""
-    if not isinstance(given, dict) or not given.keys() <= OPTIONS.keys():
-        raise InputError("options: an object with names of options of `clustersim run`, such as tp")
-    return [(OPTIONS[name].flag, _value(name, value)) for name, value in given.items() if value != ""]
+def _options(command: str, fields: Mapping[str, Field], given: object) -> list[tuple[str, str]]:
+    """Return (flag, value) of each option of a request; a switch has no value. Raises InputError unless it is {name: text}."""
+    if not isinstance(given, dict) or not given.keys() <= fields.keys():
+        raise InputError(
+            f"options: an object with names of options of `clustersim {command}`, such as {next(iter(fields))}"
+        )
+    values = {name: _value(name, value) for name, value in given.items() if value != ""}
+    return [(fields[name].flag, "" if fields[name].switch else text) for name, text in values.items()]
 
 
 def _settings(given: object) -> list[tuple[str, str]]:

@@ -77,7 +77,6 @@ class Address:
         return None if every else LOOPBACK | {self.host.lower(), *map(str, self._addresses())}
 
     def _addresses(self) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-        """Return the IP addresses of the host."""
         return [ipaddress.ip_address(str(found[4][0]).partition("%")[0]) for found in self._resolved()]
 
     def _resolved(self) -> list[Any]:
@@ -116,7 +115,6 @@ class _Protocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _close_unasked(self) -> None:
-        """Close the connection if no request has begun."""
         if self.cycle is None:
             self.transport.close()
 
@@ -162,7 +160,6 @@ def serve(results: Path, address: Address, form: RunForm, limits: ChildLimits, s
 async def _serve(
     site: Site, children: Children, address: Address, listening: socket.socket, say: Callable[[str], None]
 ) -> None:
-    """Serve a site on a listening socket until the server is ended."""
     host, port = address.host, listening.getsockname()[1]
     app = site.app()
     guard = Guard(app, address.names, address.token, f"clustersim-{port}", door_page() if address.token else None)

@@ -43,7 +43,7 @@ SANDBOX = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'
 """Policy of a report: it may draw, but not make requests."""
 MOST = 8
 """Largest number of results in a comparison."""
-_WRITTEN = re.compile(r"^written to results/(.+)/(?: |$)", re.MULTILINE)
+_WRITTEN = re.compile(r"^(?:written to|every point.*:) results/(.+)/(?: |$|points.parquet)", re.MULTILINE)
 _WRITERS = {"run": "report", "sweep": "explore"}
 """{command that wrote a result: command that writes its page}"""
 
@@ -119,7 +119,7 @@ class Site:
         return JSONResponse(self._state())
 
     async def run(self, request: Request) -> Response:
-        """Start a run from the form."""
+        """Start the command of a form."""
         asked = self.form.command(await _json(request))
         return self._begun(list(asked.words), asked.shown, self.place)
 
@@ -156,7 +156,6 @@ class Site:
         return JSONResponse({})
 
     def _begun(self, words: list[str], shown: str, cwd: Path | None = None) -> Response:
-        """Start a command and return its number as JSON."""
         return JSONResponse({"number": self._start(words, shown, cwd).number}, 202)
 
     def _start(self, words: list[str], shown: str, cwd: Path | None = None) -> Child:
@@ -168,7 +167,6 @@ class Site:
         return self.children.start(words, shown, cwd)
 
     def _state(self) -> dict[str, Any]:
-        """Return the results and commands as JSON data, the newest command first."""
         asked = [one for one in list(self.children.all.values()) if one.words[0] != "compare"]
         children = [{**one.facts, "result": self._result_of(one)} for one in reversed(asked)]
         return {"results": self.folder.rows(), "children": children}
@@ -214,7 +212,6 @@ def door_page() -> Response:
 
 
 def _page(title: str, scripts: tuple[str, ...], data: Mapping[str, Any], status: int = 200) -> Response:
-    """Return a page of the server with its content security policy."""
     own = f"{policy(scripts, OWN)}; frame-ancestors 'none'"
     return HTMLResponse(page(title, scripts, STYLES, data, OWN), status, {"Content-Security-Policy": own})
 
@@ -237,7 +234,6 @@ async def _json(request: Request) -> Any:
 
 
 async def _wrong(_: Request, error: Exception) -> Response:
-    """Return the response to an invalid request: the message of its error."""
     return PlainTextResponse(str(error), 400)
 
 
@@ -254,7 +250,6 @@ def _opened(path: Path) -> int | None:
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:
-    """Yield the content of an open file, and close it."""
     with os.fdopen(descriptor, "rb") as file:
         while chunk := file.read(1 << 18):
             yield chunk

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -14,20 +15,21 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from serving import CLUSTER, JOB, LONG, filled, served
+from serving import CLUSTER, JOB, LONG, filled, forms, served
 
 pytest.importorskip("uvicorn", reason='no uvicorn here; pip install "clustersim[serve]"')
 
 from clustersim import extras
+from clustersim.cli.options import ObjectiveName
 from clustersim.errors import InputError
 from clustersim.report import store
 from clustersim.serve import limited
 from clustersim.serve.children import SECRET, ChildLimits, Children, _environment
-from clustersim.serve.form import RunForm
 from clustersim.serve.guard import LOOPBACK, Guard, RateLimiter
 from clustersim.serve.results import ResultsFolder
 from clustersim.serve.site import Site, login
@@ -387,7 +389,7 @@ KEYS = ("topology", "workload", "options", "set", "results", "number", "token")
 def test_nothing_that_is_asked_is_an_error_of_the_server(results, method, path, query, body, header, value, token):
     """Whatever is sent, the answer is one that is meant; and what lies beside the folder is in none."""
     children = Children(ChildLimits(0, 0, 0, 0))  # no run may begin
-    app = Site(ResultsFolder.of(results), "results", RunForm.of((), ()), children, results).app()
+    app = Site(ResultsFolder.of(results), "results", forms(), children, results).app()
     guard = Guard(app, LOOPBACK, token)
     app.router.routes.append(login(guard))
     sent = [
@@ -429,7 +431,7 @@ def test_nothing_that_is_asked_is_an_error_of_the_server(results, method, path, 
     ],
 )  # fmt: skip
 def test_no_value_names_a_file_elsewhere(value):
-    form = RunForm.of((), ())
+    form = forms()
     for asked in ({"options": {"predictor": value}}, {"set": [f"predictor={value}"]}):
         with pytest.raises(InputError, match=r"^predictor: "):
             form.command({"topology": CLUSTER, "workload": "gpt3", **asked})
@@ -438,7 +440,7 @@ def test_no_value_names_a_file_elsewhere(value):
 @pytest.mark.parametrize("line", ["x", "=3", "--plugins=os:system", "a b=c", "", "$(x)=3"])
 def test_a_line_of_the_form_is_a_key_and_a_value(line):
     with pytest.raises(InputError, match="each line is key=value"):
-        RunForm.of((), ()).command({"topology": CLUSTER, "workload": "gpt3", "set": [line]})
+        forms().command({"topology": CLUSTER, "workload": "gpt3", "set": [line]})
 
 
 def test_a_form_becomes_the_words_of_a_command():
@@ -448,25 +450,87 @@ def test_a_form_becomes_the_words_of_a_command():
         "options": {"nic": "400Gb/s", "tp": "-1", "pp": ""},
         "set": ["a.b[0]=--x y"],
     }
-    made = RunForm.of((), [JOB]).command(asked)
+    made = forms((), [JOB]).command(asked)
     assert made.words == ("run", CLUSTER, str(JOB), "--nic=400Gb/s", "--tp=-1", "--set=a.b[0]=--x y", "--html")
     assert made.shown == f"clustersim run {CLUSTER} {JOB} --nic 400Gb/s --tp -1 --set 'a.b[0]=--x y'"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"command": "sweep", "topology": CLUSTER, "options": {"tp": "1,2"}}, ("sweep", CLUSTER, "gpt3", "--tp=1,2")),
+        (
+            {"command": "optimize", "topology": CLUSTER, "options": {"objective": "rent", "unlikely": "yes"}},
+            ("optimize", CLUSTER, "gpt3", "--objective=rent", "--unlikely"),
+        ),
+        (
+            {"command": "plan", "options": {"tokens": "1T", "pareto": "yes"}, "set": ["training.recompute=full"]},
+            ("plan", "gpt3", "--tokens=1T", "--pareto", "--set=training.recompute=full"),
+        ),
+    ],
+)
+def test_a_search_has_a_form_with_the_options_of_its_command(asked, words):
+    assert forms().command({"workload": "gpt3", **asked}).words == words
+
+
+def test_fields_are_those_of_the_commands():
+    fields = {one["command"]: {field["name"]: field for field in one["options"]} for one in forms().facts()["commands"]}
+    assert fields["optimize"]["objective"]["values"] == [*get_args(ObjectiveName)]
+    assert fields["run"]["schedule"]["values"] and not fields["sweep"]["schedule"]["values"]
+    assert fields["plan"]["pareto"]["switch"] and fields["run"]["seq"]["flag"] == "--seq"
+    named = {name for own in fields.values() for name in own}
+    assert not named & {"plugins", "out", "topology", "machine", "costs", "reliability", "csv", "ray", "settings"}
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "--help", "gpt4", "", 3, None])
 def test_only_listed_files_are_simulated(name):
     for room in ("topology", "workload"):
         with pytest.raises(InputError, match=f"^{room}: none of that name is listed here"):
-            RunForm.of((), ()).command({"topology": CLUSTER, "workload": "gpt3"} | {room: name})
+            forms().command({"topology": CLUSTER, "workload": "gpt3"} | {room: name})
 
 
 def test_only_options_of_run_are_taken():
     for options in ({"plugins": "os:system"}, {"out": "x"}, 3, ["tp"]):
         with pytest.raises(InputError, match=r"^options: "):
-            RunForm.of((), ()).command({"topology": CLUSTER, "workload": "gpt3", "options": options})
+            forms().command({"topology": CLUSTER, "workload": "gpt3", "options": options})
 
 
 # runs
+
+
+SPLITS = {"topology": CLUSTER, "workload": "gpt2_large", "set": ["predictor=roofline"]}
+
+
+def test_a_sweep_has_its_table_and_its_folder(server, results):
+    asked = {"command": "sweep", **SPLITS, "options": {"tp": "1,2", "pp": "1,2", "global_batch": "16"}}
+    child = server.wait(server.begin(asked), "done", "failed")
+    assert (child["state"], child["error"]) == ("done", "")
+    assert "tokens/s" in child["answer"] and "4 points were simulated" in child["answer"]
+    assert (results / child["result"] / "points.parquet").is_file()
+    shutil.rmtree(results / child["result"])
+
+
+def test_a_search_says_its_best_and_keeps_it_if_it_is_stopped(server):
+    asked = {"command": "optimize", **SPLITS, "options": {"global_batch": "16", "top": "2"}}
+    done = server.wait(server.begin(asked), "done", "failed")
+    assert (done["state"], done["error"]) == ("done", "")
+    assert "the best one alone:" in done["answer"]
+    asked = {"command": "optimize", "topology": "fattree_3840", "workload": "llama3_405b", "options": {"nodes": "128"}}
+    number = server.begin(asked)
+    end = time.monotonic() + 120
+    while not re.match(r"simulate: [1-9].* none better", server.child(number)["step"]):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert server.ask("/api/stop", {"number": number}).status == 200
+    stopped = server.wait(number, "stopped", "done", "failed", seconds=90)
+    assert stopped["state"] == "stopped"
+    assert "ended early: " in stopped["answer"]
+
+
+def test_a_plan_without_tokens_says_so_in_a_sentence(server):
+    child = server.wait(server.begin({"command": "plan", "workload": "gpt2_large"}), "failed", "done")
+    assert child["error"].startswith("Missing option '--tokens'")
+    assert "\n" not in child["error"]
 
 
 def test_a_run_is_that_of_the_command_line(server, results):

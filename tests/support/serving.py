@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +17,20 @@ from typing import Any, NamedTuple
 import pytest
 from documents import ROOT
 
+from clustersim.cli.app import app
 from clustersim.cli.main import main
+from clustersim.serve.form import FORMS, RunForm
 
 CLUSTER, JOB = "nvlink_h100_4", ROOT / "docs/examples/pipeline.yaml"
 RUN = ["run", CLUSTER, str(JOB), "--predictor", "roofline"]
 LONG = {"topology": "hgx_h100_8", "workload": "llama3_8b", "set": [], "options": {"global_batch": "200000"}}
 """A run that takes minutes."""
+
+
+def forms(topologies: Iterable[Path] = (), workloads: Iterable[Path] = ()) -> RunForm:
+    """Return the forms of a server."""
+    commands = {name: app((name,)).registered_commands[0].callback for name in FORMS}
+    return RunForm.of(topologies, workloads, commands)
 
 
 class Answer(NamedTuple):

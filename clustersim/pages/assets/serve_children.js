@@ -5,7 +5,10 @@ const ACTIVE = ["waiting", "running"];
 const SHARES = { load: 0.04, build: 0.1, predict: 0.2, plan: 0.4, simulate: 0.45, summarize: 0.88, save: 0.92, draw: 0.95 };
 function progressOf(step) {
   // of one: what comes before the step, and how far it is itself
+  const [, done, all] = step.match(/^simulate: ([\d,]+) of ([\d,]+)/) || [];
+  if (done) return parseFloat(done.replaceAll(",", "")) / parseFloat(all.replaceAll(",", ""));
   const [word, share] = step.split(" ");
+  if (word.endsWith(":") || word === "look") return null; // a search, whose end nobody knows
   const begun = SHARES[word] || 0;
   return word === "simulate" ? begun + 0.4 * (parseFloat(share) / 100 || 0) : begun;
 }
@@ -34,6 +37,7 @@ function childRow(child) {
   const took = el("span", { class: "dim" });
   const link = el("span", {});
   const error = el("div", { class: "error" });
+  const answer = el("pre", { tabindex: 0, "aria-label": `Answer of ${child.command}` });
   const stop = el(
     "button",
     {
@@ -54,21 +58,29 @@ function childRow(child) {
     stop,
     el("div", { class: "said" }, bar, words, took, link),
     error,
+    answer,
   );
   function show(now) {
     const active = ACTIVE.includes(now.state);
     stop.hidden = !active;
     bar.hidden = now.state !== "running";
-    bar.value = progressOf(now.step);
+    const share = progressOf(now.step);
+    if (share === null) bar.removeAttribute("value");
+    else bar.value = share;
     const row = now.result && live.results.find((one) => one.name === now.result);
-    const answer = now.state === "done" && row && row.step_time_s ? `done: a step takes ${seconds(row.step_time_s)}` : WORDS[now.state];
-    const said = now.state === "running" && now.step ? now.step : answer;
+    const ended = now.state === "done" && row && row.step_time_s ? `done: a step takes ${seconds(row.step_time_s)}` : now.state === "stopped" && now.answer ? "stopped: the best so far" : WORDS[now.state];
+    const said = now.state === "running" && now.step ? now.step : ended;
     if (words.textContent !== said) words.textContent = said;
     took.textContent = now.took_s === null ? "" : `${active ? "" : "after "}${now.took_s.toFixed(1)} s`;
     error.textContent = now.error;
     error.hidden = !now.error;
-    if (now.result && !link.firstChild)
-      link.append(el("a", { href: fileAt(now.result, REPORT) }, "Open the page"), " of ", el("a", { href: resultAt(now.result) }, named(now.result)));
+    answer.hidden = active || !now.answer;
+    const lines = now.answer.split("\n").map((line) => named(line, 400));
+    if (!answer.hidden && !answer.firstChild) answer.append(lines.join("\n").trimEnd());
+    if (now.result && !link.firstChild) {
+      if (!row || row.report) link.append(el("a", { href: fileAt(now.result, REPORT) }, "Open the page"), " of ");
+      link.append(el("a", { href: resultAt(now.result) }, named(now.result)));
+    }
   }
   return { node, show };
 }

@@ -1,30 +1,45 @@
-// The form of a run: two files, some options, any key, and the command that they make.
+// The forms of commands: files, some options, any key, and the command that they make. One is shown at a time.
+
+const CHOSEN = { topologies: "superpod_h100_128", workloads: "llama3_70b" }; // kept from one form to the next
 
 function runForm() {
-  const F = DATA.form,
-    error = el("p", { class: "error", role: "alert" }),
+  const body = el("div", {});
+  const tabs = DATA.form.commands.map((spec) =>
+    el("button", { type: "button", id: `form-${spec.command}`, onclick: () => open(spec) }, spec.title),
+  );
+  function open(spec) {
+    DATA.form.commands.forEach((one, i) => tabs[i].setAttribute("aria-pressed", one === spec));
+    body.replaceChildren(commandForm(spec));
+  }
+  open(DATA.form.commands[0]);
+  return section("start", "Start", el("div", { class: "tools", role: "group", "aria-label": "Command" }, tabs), body);
+}
+
+function commandForm(F) {
+  const error = el("p", { class: "error", role: "alert" }),
     command = el("code", {}),
     given = {};
-  const chooser = (room, words, wanted) => {
-    const names = F[room];
+  const chooser = (room, words) => {
     const select = el(
       "select",
       { id: room, onchange: show },
-      names.map((name) => el("option", { value: name, selected: name === wanted }, named(name))),
+      DATA.form[room].map((name) => el("option", { value: name, selected: name === CHOSEN[room] }, named(name))),
     );
     return [select, el("label", { class: "field two", for: room }, words, select)];
   };
-  const [topology, clusterField] = chooser("topologies", "cluster", "superpod_h100_128");
-  const [workload, jobField] = chooser("workloads", "workload", "llama3_70b");
+  const [topology, clusterField] = F.command === "plan" ? [null, null] : chooser("topologies", "cluster");
+  const [workload, jobField] = chooser("workloads", "workload");
   const field = (option) => {
     const id = `option-${option.name}`;
     const attributes = { id, title: option.what, "aria-label": `${option.flag.slice(2)}: ${option.what}` };
-    given[option.name] = option.values.length
+    const values = option.switch ? ["yes"] : option.values,
+      open = option.switch ? "no" : F.command === "run" ? "as in the file" : "not set";
+    given[option.name] = values.length
       ? el("select", { ...attributes, onchange: show }, [
-          el("option", { value: "" }, "as in the file"),
-          option.values.map((value) => el("option", { value }, named(value))),
+          el("option", { value: "" }, open),
+          values.map((value) => el("option", { value }, named(value))),
         ])
-      : el("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false", placeholder: "as in the file", oninput: show });
+      : el("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false", placeholder: /[a-z0-9]/.test(option.such || "") ? `such as ${option.such}` : open, oninput: show });
     return el("label", { class: "field", for: id }, option.flag.slice(2).replaceAll("-", " "), given[option.name]);
   };
   const more = el("textarea", {
@@ -46,11 +61,13 @@ function runForm() {
   const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
   function show() {
     const chosen = options();
-    const words = F.options.filter((o) => chosen[o.name]).flatMap((o) => [o.flag, chosen[o.name]]);
+    const words = F.options.filter((o) => chosen[o.name]).flatMap((o) => (o.switch ? [o.flag] : [o.flag, chosen[o.name]]));
     const keys = lines().flatMap((line) => ["--set", line]);
-    command.textContent = named(["clustersim run", ...[topology.value, workload.value, ...words, ...keys].map(quoted)].join(" "), 4000);
+    const files = [topology, workload].filter(Boolean);
+    for (const one of files) CHOSEN[one.id] = one.value;
+    command.textContent = named([`clustersim ${F.command}`, ...[...files.map((one) => one.value), ...words, ...keys].map(quoted)].join(" "), 4000);
   }
-  const go = el("button", { class: "main", type: "submit" }, "Simulate");
+  const go = el("button", { class: "main", type: "submit" }, F.command === "run" ? "Simulate" : "Start");
   const form = el(
     "form",
     {
@@ -60,7 +77,7 @@ function runForm() {
         error.textContent = "";
         go.disabled = true;
         try {
-          await ask("/api/run", { topology: topology.value, workload: workload.value, options: options(), set: lines() });
+          await ask("/api/run", { command: F.command, topology: topology?.value, workload: workload.value, options: options(), set: lines() });
           await poll();
         } catch (wrong) {
           error.textContent = wrong.message;
@@ -77,7 +94,7 @@ function runForm() {
         "div",
         { class: "form" },
         F.options.slice(F.first).map(field),
-        el("label", { class: "field all", for: "more" }, "any other key of the files, key=value, one a line", more),
+        el("label", { class: "field all", for: "more" }, `any other key of the files, key=value${F.command === "run" ? "" : " or several values with commas between"}, one a line`, more),
       ),
     ),
     el("pre", { tabindex: 0, "aria-label": "The command of this form" }, command),
@@ -85,7 +102,7 @@ function runForm() {
     error,
   );
   show();
-  return section("start", "Simulate a step", form);
+  return form;
 }
 
 function limitsInWords() {
