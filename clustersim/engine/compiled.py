@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats, offsets
-from clustersim.engine.loop import Loop, LoopJob, LoopStep
+from clustersim.engine.loop import Loop
+from clustersim.engine.record import Record
+from clustersim.engine.times import LoopJob
 
 try:
     from clustersim.engine import _loop  # type: ignore[attr-defined]  # built where a compiler is
@@ -47,10 +49,10 @@ def loop(
     steps: int = 1,
     starts: Sequence[float] = (),
     progress: Callable[[float], None] = lambda _: None,
-) -> tuple[list[LoopStep], ...]:
+) -> tuple[list[Record], ...]:
     """Return the complete steps of jobs that share links; the arguments are those of `engine.simulate.simulate`."""
     starts = starts or [0.0] * len(jobs)
-    own, since, found = new_loop(capacity, jobs), max(starts), tuple(list[LoopStep]() for _ in jobs)
+    own, since, found = new_loop(capacity, jobs), max(starts), tuple(list[Record]() for _ in jobs)
     for number, start in enumerate(starts):
         own.again(number, start)
     left, now = [steps] * len(jobs), 0.0
@@ -79,11 +81,11 @@ class CompiledLoop:
 
     def again(self, number: int, begin: float) -> None:
         """Let a job begin a step at a time."""
-        shape, times = self.jobs[number].shape, self.jobs[number].times
+        shape, losses = self.jobs[number].shape, self.jobs[number].losses
         events, waits = shape.events, int(shape.pass_wait[-1])
         floats = [np.zeros(events) for _ in range(3)]
         integers = [np.empty(events, np.int32) for _ in range(2)]
-        slowed = np.zeros(events if times.losses else 0)
+        slowed = np.zeros(events if losses else 0)
         self.columns[number] = (*floats, *integers, np.empty(waits, np.int32), np.zeros(waits), slowed)
         _loop.again(self.loop, number, begin, self.columns[number])
 
@@ -98,7 +100,7 @@ class CompiledLoop:
         """Return whether another job ends a step at this time."""
         return bool(_loop.ends_now(self.loop, now))
 
-    def step(self, number: int) -> LoopStep:
+    def step(self, number: int) -> Record:
         """Return the step that a job has just ended."""
         begin, end, events, solves, *awake = _loop.facts(self.loop, number)
         starts, ends, asked, cause, leader, wait_event, wait_asked, slowed = self.columns[number]
@@ -107,9 +109,9 @@ class CompiledLoop:
             for one, kind in zip(awake, (np.int32, np.int64, float), strict=True)
         )
         halves = {one: times[a:b] for one, a, b in zip(leaders, [0, *bounds], bounds, strict=False)}
-        own = slowed if self.jobs[number].times.losses else None
+        own = slowed if self.jobs[number].losses else None
         columns = starts, ends, asked, cause, leader, wait_event, wait_asked
-        return LoopStep(begin, end, *columns, halves, own, events, solves)
+        return Record(self.jobs[number].tasks, "loop", begin, end, *columns, halves, own, events, solves)
 
 
 TASKS = "op stream free gives event wait what which first but"
@@ -121,8 +123,7 @@ SECONDS = "idle share segment flows load_weight"
 
 def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
     """Return the columns of a job in the order in which `read_job` of _loop.c reads them."""
-    shape, times = job.shape, job.times
-    losses = times.losses
+    shape, losses = job.shape, job.losses
 
     def of(names: str, owner: object, kind: type) -> list[NDArray[Any]]:
         return [np.ascontiguousarray(getattr(owner, name), kind) for name in names.split()]
@@ -131,8 +132,8 @@ def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
     return (
         *of(f"{TASKS} {PASSES}", shape, np.int32),
         *of(LONG, shape, np.int64),
-        *of(TIMES, times, np.int32),
-        *of(SECONDS, times, float),
+        *of(TIMES, job, np.int32),
+        *of(SECONDS, job, float),
         *of("sms memory compute bound", losses, float),
         *of("taking losing", losses, np.uint8),
         np.array(sizes, np.int64),

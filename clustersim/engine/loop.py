@@ -17,18 +17,18 @@ first wait that it cannot fulfil; the message holds a link, so it becomes an eve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, offsets
+from clustersim.arrays import Floats, offsets
 from clustersim.engine.flows import FITS
-from clustersim.engine.shape import BUSY, JOIN, LAUNCH, MESSAGE, RUN, STREAM, Shape
+from clustersim.engine.record import Record
+from clustersim.engine.shape import BUSY, JOIN, LAUNCH, MESSAGE, RUN, STREAM
 from clustersim.engine.slowing import LEAST, MOST
-from clustersim.engine.times import LoopTimes, Tasks
+from clustersim.engine.times import LoopJob
 from clustersim.errors import SimulationError
 
 BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST = range(8)
@@ -42,46 +42,6 @@ SAME = 1e-12
 """Relative change of a rate that is due to rounding."""
 NEARLY_FULL = 0.98
 HOST_STREAM = 1
-
-
-class LoopJob(NamedTuple):
-    """A job for the loop."""
-
-    tasks: Tasks
-    times: LoopTimes
-
-    @property
-    def shape(self) -> Shape:
-        """Passes, tasks and waits of the step."""
-        return self.tasks.shape
-
-
-@dataclass(frozen=True)
-class LoopStep:
-    """One step of a job in seconds of the simulation, by event unless stated otherwise."""
-
-    begin: float
-    end: float
-    starts: Floats
-    ends: Floats
-    asked: Floats
-    """Time when the rank reached the task."""
-    cause: Ints
-    """Event whose end allowed the task to start; -1: the start of the step."""
-    leader: Ints
-    """Representative event of all that start together."""
-    wait_event: Ints
-    """Event that each wait was for, -1 for none …"""
-    wait_asked: Floats
-    """… and the time when the wait began."""
-    segment_ends: Mapping[int, list[float]]
-    """Ends of the half segments of tasks that shared a link, by their leader's event; others ran as if alone."""
-    slowed: Floats | None
-    """Seconds by which overlapping communication made each task longer; None if it slowed none."""
-    events: int
-    """Events that the whole simulation processed …"""
-    solves: int
-    """… and max-min problems that it solved."""
 
 
 class _Link:
@@ -171,8 +131,8 @@ class _Job:
     """The columns of a job as lists, and the state of its step."""
 
     def __init__(self, number: int, job: LoopJob) -> None:
-        shape, times = job.shape, job.times
-        self.number, self.shape, self.times = number, shape, times
+        shape, times = job.shape, job
+        self.number, self.shape, self.tasks = number, shape, job.tasks
         self.op, self.stream, self.free = _ints(shape.op), _ints(shape.stream), _ints(shape.free)
         self.gives, self.event, self.wait = _ints(shape.gives), _ints(shape.event), _ints(shape.wait)
         self.what, self.which = _ints(shape.what), _ints(shape.which)
@@ -953,14 +913,16 @@ class Loop:
             loss.rank.advance(now)
             del loss.rank.late[loss]
 
-    def step(self, number: int) -> LoopStep:
+    def step(self, number: int) -> Record:
         """Return the times of the step that job `number` has just ended."""
         job = self.jobs[number]
         slowed = None
         if job.slowing:
             slowed = np.zeros(job.events)
             slowed[list(job.longer)] = list(job.longer.values())
-        return LoopStep(
+        return Record(
+            job.tasks,
+            "loop",
             job.begin,
             job.over,
             np.array(job.start),

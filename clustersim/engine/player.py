@@ -8,7 +8,6 @@ from typing import Literal
 from clustersim.cache import Cache
 from clustersim.engine.compile import Work, plan
 from clustersim.engine.compiled import loop
-from clustersim.engine.loop import LoopJob
 from clustersim.engine.record import Record
 from clustersim.engine.shape import BUSY
 from clustersim.engine.simulate import simulate
@@ -71,7 +70,5 @@ def together(
 ) -> tuple[list[Record], ...]:
     """Return the complete steps of jobs that share a fabric; the arguments are those of `engine.compiled.loop`."""
     capacity = jobs[0].plan.network.capacity
-    own = [LoopJob(tasks, loop_times(tasks, capacity)) for tasks in jobs]
-    name, execute = ("simpy", simulate) if engine == "simpy" else ("loop", loop)
-    lines = execute(capacity, own, steps, starts, progress)
-    return tuple([Record.of(tasks, step, name) for step in line] for tasks, line in zip(jobs, lines, strict=True))
+    own = [loop_times(tasks, capacity) for tasks in jobs]
+    return (simulate if engine == "simpy" else loop)(capacity, own, steps, starts, progress)

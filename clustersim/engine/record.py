@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -11,7 +12,6 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, entries, offsets
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
-from clustersim.engine.loop import LoopStep
 from clustersim.engine.program import COMPUTE, READY, Handle, OwnTask, Span, Wait
 from clustersim.engine.shape import Shape
 from clustersim.engine.times import Tasks
@@ -41,17 +41,35 @@ class Waits(NamedTuple):
     """Names of the kinds of waits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record(LoopStep):
-    """One step of a job with its tasks, as columns over events."""
+@dataclass(frozen=True)
+class Record:
+    """One step of a job with its tasks: seconds of the simulation, by event unless stated otherwise."""
 
     tasks: Tasks
     player: str
-
-    @classmethod
-    def of(cls, tasks: Tasks, step: LoopStep, player: str) -> Record:
-        """Return the record of a step that an engine has executed."""
-        return cls(**vars(step), tasks=tasks, player=player)
+    """Name of the engine, `loop` or `simpy`."""
+    begin: float
+    end: float
+    starts: Floats
+    ends: Floats
+    asked: Floats
+    """Time when the rank reached the task."""
+    cause: Ints
+    """Event whose end allowed the task to start; -1: the start of the step."""
+    leader: Ints
+    """Representative event of all that start together."""
+    wait_event: Ints
+    """Event that each wait was for, -1 for none …"""
+    wait_asked: Floats
+    """… and the time when the wait began."""
+    segment_ends: Mapping[int, list[float]]
+    """Ends of the half segments of tasks that shared a link, by their leader's event; others ran as if alone."""
+    slowed: Floats | None
+    """Seconds by which overlapping communication made each task longer; None if it slowed none."""
+    events: int
+    """Events that the whole simulation processed …"""
+    solves: int
+    """… and max-min problems that it solved."""
 
     @property
     def shape(self) -> Shape:

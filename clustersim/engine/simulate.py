@@ -18,9 +18,11 @@ from simpy.events import NORMAL
 
 from clustersim.arrays import Floats
 from clustersim.engine.fabric import Fabric
-from clustersim.engine.loop import HOST_STREAM, LoopJob, LoopStep
+from clustersim.engine.loop import HOST_STREAM
+from clustersim.engine.record import Record
 from clustersim.engine.shape import DRAIN, JOIN, LAUNCH, MESSAGE, OWN, RUN
 from clustersim.engine.slowing import Done, SlowedFabric
+from clustersim.engine.times import LoopJob
 from clustersim.errors import SimulationError
 from clustersim.garbage import uncollected
 
@@ -33,7 +35,7 @@ def simulate(
     steps: int = 1,
     starts: Sequence[float] = (),
     progress: Callable[[float], None] = lambda _: None,
-) -> tuple[list[LoopStep], ...]:
+) -> tuple[list[Record], ...]:
     """Return the complete steps of jobs that share a cluster.
 
     capacity: bytes/s of each link that can be a bottleneck. Every job starts at its time in `starts` (seconds; default: 0) and
@@ -93,9 +95,9 @@ class _RepeatedJob:
     ) -> None:
         """tick: called at the end of each task. enough: called with the begin of each step that ends; returns whether to stop."""
         self.env, self.fabric, self.tick, self.enough = env, fabric, tick, enough
-        self.shape, self.times = job.shape, job.times
-        self.kind, self.activities = self.times.kind.tolist(), job.tasks.different
-        self.found: list[LoopStep] = []
+        self.shape, self.tasks, self.losses = job.shape, job.tasks, job.losses
+        self.kind, self.activities = job.kind.tolist(), job.tasks.different
+        self.found: list[Record] = []
         self.left = 0
 
     def repeat(self, start: float) -> SimpyProcess:
@@ -115,7 +117,7 @@ class _RepeatedJob:
             self.meetings: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
             """{task that ranks start together: (time, event, cause) of each rank that has reached it}"""
             self.ends: dict[int, list[float]] = {}
-            self.slowed = SlowedFabric(self.env, self.times.losses) if self.times.losses else None
+            self.slowed = SlowedFabric(self.env, self.losses) if self.losses else None
             self.at = [(0, 0)] * shape.ranks
             """(current task, microbatch) of each rank."""
             yield self.env.all_of([self.env.process(self.rank(rank)) for rank in range(shape.ranks)])
@@ -124,7 +126,7 @@ class _RepeatedJob:
             if self.enough(begin):
                 return
 
-    def step(self) -> LoopStep:
+    def step(self) -> Record:
         """Return the step that has ended."""
         end = max([self.begin, *self.end])
         slowed = None
@@ -132,7 +134,9 @@ class _RepeatedJob:
             slowed = np.zeros(self.shape.events)
             slowed[list(self.slowed.more)] = list(self.slowed.more.values())
             slowed = slowed[self.leader]
-        return LoopStep(
+        return Record(
+            self.tasks,
+            "simpy",
             self.begin,
             end,
             np.array(self.start),

@@ -20,7 +20,7 @@ from clustersim.engine.compile import Activities, Plan, Speed
 from clustersim.engine.fabric import Activity, SegmentTimes
 from clustersim.engine.launching import Seconds
 from clustersim.engine.program import NOTHING, Carried
-from clustersim.engine.shape import shape
+from clustersim.engine.shape import Shape, shape
 
 Answer = TypeVar("Answer")
 NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
@@ -145,13 +145,17 @@ NO_LOSSES = Losses(_NONE, _NONE, _NONE, _NONE, _NOT, _NOT)
 """Nothing is taken from any computation."""
 
 
-class LoopTimes(NamedTuple):
-    """Columns with which a loop executes slots."""
+class LoopJob(NamedTuple):
+    """A job for the loops: its tasks, and columns with which slots are executed."""
 
-    kind: Ints
-    """Kind of each slot."""
+    tasks: Tasks
     idle: Floats
     """Seconds of each kind if nothing slows it."""
+    segment: Floats
+    """Rows (compute, launched, beside, share, computed, over): as in Segment, then the ends of both halves if alone."""
+    losses: Losses
+    kind: Ints
+    """Kind of each slot."""
     link_start: Ints
     """First link of each kind, followed by the number of all …"""
     link: Ints
@@ -160,8 +164,6 @@ class LoopTimes(NamedTuple):
     """… and the largest share of each that its flows take."""
     segment_start: Ints
     """First segment of each kind that holds links, followed by the number of all."""
-    segment: Floats
-    """Rows (compute, launched, beside, share, computed, over): as in Segment, then the ends of both halves if alone."""
     flow: Ints
     """Flow of each segment; -1 for none."""
     flows: Floats
@@ -172,13 +174,17 @@ class LoopTimes(NamedTuple):
     """… its link, as an index among those of the kind …"""
     load_weight: Floats
     """… and the bytes over it per byte of the flow."""
-    losses: Losses
+
+    @property
+    def shape(self) -> Shape:
+        """Passes, tasks and waits of the step."""
+        return self.tasks.shape
 
 
-def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
+def loop_times(tasks: Tasks, capacity: Floats) -> LoopJob:
     """Return the times, links and losses of each task as columns. capacity: bytes/s of each link that can be a bottleneck."""
-    times, group, timed = tasks.once("links", lambda: _link_times(tasks, capacity)), tasks.group, tasks.timed
-    held = group[lengths(times.link_start).nonzero()[0]]
+    links, group, timed = tasks.once("links", lambda: _links(tasks, capacity)), tasks.group, tasks.timed
+    held = group[lengths(links[1]).nonzero()[0]]
     rows = [
         [(*row[:4], *both) for row, *both in zip(one.rows, one.ends[::2], one.ends[1::2], strict=True)]
         for one in (timed if len(held) else ())
@@ -186,11 +192,11 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     start = offsets(np.array([*map(len, rows)] or [0], np.int64))
     segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
     idle = np.array([one.idle for one in timed])[group]
-    return times._replace(idle=idle, segment=segment, losses=_losses(tasks))
+    return LoopJob(tasks, idle, segment, _losses(tasks), *links)
 
 
-def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
-    """Return the columns that do not depend on the seconds of kernels."""
+def _links(tasks: Tasks, capacity: Floats) -> tuple[Any, ...]:
+    """Return the last columns of a LoopJob, from `kind` on, which do not depend on the seconds of kernels."""
     each, none, empty = tasks.different, np.empty(0), np.empty(0, np.int64)
     own = [one.flows for one in each]
     every = list(chain.from_iterable(own))
@@ -214,20 +220,17 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     link_start = offsets(count)
     rows = np.array([len(one.timing.rows) for one in each], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
-    return LoopTimes(
+    return (
         tasks.kind,
-        none,
         link_start.astype(np.int32),
         link.astype(np.int32),
         peak / capacity[link],
         offsets(rows).astype(np.int32),
-        np.empty((0, 6)),
         np.where(order < 0, -1, order + first[:-1].repeat(rows)).astype(np.int32),
         np.column_stack([latency, size, bound, idle]),
         offsets(loads).astype(np.int32),
         (places - link_start[kind]).astype(np.int32),
         weight,
-        NO_LOSSES,
     )
 
 

@@ -20,7 +20,6 @@ from clustersim.engine.compiled import PYTHON, is_compiled, loop, new_loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.loop import Loop
 from clustersim.engine.program import Wait
-from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.errors import DeadlockError
 from clustersim.report.breakdown import critical_path
@@ -65,9 +64,9 @@ def _tolerance(least, step, nudged):
 
 def _rounding(jobs, lines):
     """Return by which part of a step engines may differ: not at all where no flow uses a link and nothing loses anything."""
-    if any(job.times.losses for job in jobs) or lines[0][0].solves:
+    if any(job.losses for job in jobs) or lines[0][0].solves:
         return 1e-11
-    return 1e-13 if len(jobs) > 1 or len(jobs[0].times.link) else 0.0
+    return 1e-13 if len(jobs) > 1 or len(jobs[0].link) else 0.0
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -105,7 +104,7 @@ def test_without_shared_links_a_step_is_its_longest_path_to_the_last_digit(step)
 def test_each_task_begins_when_its_cause_ends_and_the_critical_path_sums_to_the_step(step):
     job = step.job()
     [[found]] = looped([job])
-    path = critical_path(Record.of(job.tasks, found, "loop"))
+    path = critical_path(found)
     begun = np.where(found.cause < 0, found.begin, found.ends[found.cause])
     assert found.starts.tolist() == begun.tolist()
     assert sum(span.end - span.start for span in path) == pytest.approx(found.end - found.begin, rel=1e-12, abs=1e-12)

@@ -6,7 +6,6 @@ from random_steps import plan
 
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.loop import LoopJob
 from clustersim.engine.program import Layout, PassMessage, Program, Task
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.schedules.action import Action
@@ -32,7 +31,7 @@ def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     assert step.op.tolist() == [0, 2, 0]  # compute, launch, compute: three tasks …
     assert step.events == 6  # … of which each is executed twice
     times = loop_times(tasks, link)
-    [[found]] = loop(link, [LoopJob(tasks, times)])
+    [[found]] = loop(link, [times])
     assert found.starts.tolist() == [0.0, 2.0, 2.0, 4.0, 3.5, 6.5]
     assert found.ends.tolist() == [2.0, 3.5, 4.0, 5.5, 6.5, 9.5]
     assert found.cause.tolist() == [-1, 0, 0, 2, 1, 4]  # the event whose end let each one begin

@@ -14,7 +14,6 @@ from same_steps import same as same_step
 from step_cases import clusters, jobs, same
 
 from clustersim.engine.compiled import PYTHON
-from clustersim.engine.loop import LoopJob
 from clustersim.engine.player import together
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.errors import InputError
@@ -57,7 +56,7 @@ def test_every_engine_executes_the_same_training_step(data):
     wanted = simulator.alone(work, "simpy")
     plan = wanted.plan
     tasks = Tasks(plan)
-    step = LoopJob(tasks, loop_times(tasks, plan.network.capacity))
+    step = loop_times(tasks, plan.network.capacity)
     event("shares links" if wanted.solves else "shares no link")
     for python in (False, True):
         found = looped(tasks, python)
@@ -65,7 +64,7 @@ def test_every_engine_executes_the_same_training_step(data):
         assert found.waits.kinds == wanted.waits.kinds
         for mine, its in zip(found.waits[:-1], wanted.waits[:-1], strict=True):
             assert mine == pytest.approx(its, rel=1e-11, abs=1e-11 * wanted.end)
-        if not wanted.solves and not step.times.losses:
+        if not wanted.solves and not step.losses:
             walked = [passes(plan, cell) for cell in range(len(plan.first))]
             assert by_task(step.shape, found.ends) == longest_path(walked, members(plan))
     for parts in breakdown(found):

@@ -15,7 +15,6 @@ from longest_path import Handle, Message, PlainTask
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity, Segment
 from clustersim.engine.flows import Flow
-from clustersim.engine.loop import LoopJob
 from clustersim.engine.program import (
     COMPUTE,
     READY,
@@ -30,7 +29,7 @@ from clustersim.engine.program import (
     Wait,
     special_actions,
 )
-from clustersim.engine.times import Tasks, loop_times
+from clustersim.engine.times import LoopJob, Tasks, loop_times
 from clustersim.schedules.action import Action
 
 LINKS = 4
@@ -105,7 +104,7 @@ class Step(NamedTuple):
             for own in cells[:size]:
                 own[family] = cell
         tasks = Tasks(plan(programs, activities, cells))
-        return LoopJob(tasks, loop_times(tasks, capacity))
+        return loop_times(tasks, capacity)
 
 
 def plan(

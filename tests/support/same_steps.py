@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from clustersim.arrays import Floats, Ints
-from clustersim.engine.loop import LoopJob, LoopStep
+from clustersim.engine.record import Record
 from clustersim.engine.shape import Shape
+from clustersim.engine.times import LoopJob
 
 TIMES = ("starts", "ends", "asked", "wait_asked")
 
 
-def same(job: LoopJob, one: LoopStep, other: LoopStep, rel: float = 1e-11) -> None:
+def same(job: LoopJob, one: Record, other: Record, rel: float = 1e-11) -> None:
     """Assert that two engines executed a step of a job equally; times may differ by `rel` of the step's end."""
     near = {"rel": rel, "abs": rel * other.end}
     assert (one.begin, one.end) == pytest.approx((other.begin, other.end), **near)
@@ -32,7 +33,7 @@ def same(job: LoopJob, one: LoopStep, other: LoopStep, rel: float = 1e-11) -> No
         assert mine == pytest.approx(its, **near)
 
 
-def segment_ends(job: LoopJob, step: LoopStep, event: int) -> list[float]:
+def segment_ends(job: LoopJob, step: Record, event: int) -> list[float]:
     """Return when each half segment of an event ended: as if alone, unless the step says otherwise."""
     found = step.segment_ends.get(int(step.leader[event]))
     if found is not None:
@@ -57,6 +58,6 @@ def _first_of_leader(leader: Ints) -> Ints:
     return found
 
 
-def _ends(step: LoopStep, cause: Ints) -> Floats:
+def _ends(step: Record, cause: Ints) -> Floats:
     found: Floats = np.where(cause < 0, step.begin, step.ends[cause])
     return found
