@@ -19,10 +19,15 @@ Number = TypeVar("Number", np.int64, np.uint64)
 
 def entries(start: Ints, rows: Ints) -> Ints:
     """Return the indices of all entries of `rows`, row after row; row i has the entries start[i] to start[i + 1]."""
-    count = start[rows + 1] - start[rows]
+    return ranges(start[rows], start[rows + 1])
+
+
+def ranges(begin: Ints, end: Ints) -> Ints:
+    """Return the integers from begin[i] to end[i], without end[i], for each i in turn."""
+    count = (end - begin).astype(np.int64)
     ends = count.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    found: Ints = np.arange(total) + (start[rows] - ends + count).repeat(count)
+    found: Ints = np.arange(total) + (begin - ends + count).repeat(count)
     return found
 
 

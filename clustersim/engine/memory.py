@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -93,7 +94,8 @@ class RankMemory(NamedTuple):
         if not len(self.activations):
             return self.rest
         most = int((self.activations + self.workspace + self.gradients + self.gathered).argmax())
-        return _running(self.rest, *(float(column[most]) for column in self[1:5]))
+        columns = zip(self._fields[1:5], self[1:5], strict=True)
+        return self.rest._replace(**{name: float(column[most]) for name, column in columns})
 
 
 def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list[RankMemory]:
@@ -135,19 +137,8 @@ def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Me
 
     parts: all stages, by position in the ep group. found: the moments of the job's schedule, whose rows are legal.
     """
-    ends, ranks = list(pairwise(found.start.tolist())), []
-    for part in parts:
-        rest, columns = _held(job, job.lanes(part), found)
-        total = columns[0] + columns[1] + columns[2] + columns[3]  # in the order of `RankMemory.peak`
-        most = [begin + int(total[begin:end].argmax()) for begin, end in ends]
-        kinds = columns[:, most].T.tolist()
-        ranks.append([_running(own, *one) for own, one in zip(rest, kinds, strict=True)])
-    return ranks[0] if len(ranks) == 1 else [max(lane, key=lambda one: one.total) for lane in zip(*ranks, strict=True)]
-
-
-def _running(rest: Memory, activations: float, workspace: float, gradients: float, gathered: float) -> Memory:
-    """Return the bytes by kind at one moment; `rest` is the memory between steps."""
-    return rest._replace(activations=activations, workspace=workspace, gradients=gradients, gathered=gathered)
+    ranks = zip(*(of_lanes(job, job.lanes(part), found) for part in parts), strict=True)
+    return [max([one.peak for one in lane], key=attrgetter("total")) for lane in ranks]
 
 
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:

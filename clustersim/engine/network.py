@@ -18,7 +18,7 @@ from clustersim.collectives.nccl.shape import CommunicatorShape, different, orde
 from clustersim.collectives.plan import MESSAGES, NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.refinement import Cells, Partition, partition
-from clustersim.engine.traffic import Family, ScarceLoads, Traffic, Variant, scarce, traffic
+from clustersim.engine.traffic import Family, Traffic, Variant, scarce, traffic
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
@@ -177,7 +177,7 @@ class Demand(NamedTuple):
     """Traffic of each variant of each job, with latency and bound."""
     links: Ints
     """Links that could be bottlenecks, sorted."""
-    loads: tuple[ScarceLoads, ...]
+    loads: tuple[Traffic, ...]
     """Loads of all phases, one after the other, on those links."""
     key: Hashable
     """Key for everything but the sizes of collectives, and for what depends only on that."""
@@ -203,7 +203,7 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
     carried = [_carried(one) for one in plans]
     key = tuple((one.key, *((v, *c[1:]) for v, c in own.items())) for one, own in zip(tenants, carried, strict=True))
 
-    def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[ScarceLoads, ...], object]:
+    def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[Traffic, ...], object]:
         phases = tuple(_phases(topology, *one) for one in zip(range(len(tenants)), tenants, carried, strict=True))
         links, loads = scarce(topology, _flat(phases))
         bare = tuple({v: tuple(t.bare() for t in parts) for v, parts in own.items()} for own in phases)
@@ -405,7 +405,7 @@ def _shares(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
         rank, cell = rank + len(of), mine.stop
 
 
-def _loads(loads: ScarceLoads, groups: Cells, links: Cells) -> LinkLoads:
+def _loads(loads: Traffic, groups: Cells, links: Cells) -> LinkLoads:
     """Return the loads of each group cell on one link of each link cell, summed over its groups."""
     count = len(links.first)
     kept = np.flatnonzero(links.first[links.of[loads.link]] == loads.link)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, entries, offsets
+from clustersim.arrays import Floats, Ints, entries, offsets, ranges
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import COMPUTE, READY, Handle, OwnTask, Span, Wait
@@ -96,7 +96,7 @@ class Record:
         stage = shape.wait_stage
         passes = np.arange(len(shape.microbatch))
         begin, end = shape.wait[shape.pass_task], shape.wait[shape.pass_end]
-        which = _ranges(begin, end)
+        which = ranges(begin, end)
         shown = np.array([bool(name) for name in kinds], bool)
         rows = np.flatnonzero((self.wait_event >= 0) & shown[kind[which]])
         of_pass = np.repeat(passes, end - begin)[rows]
@@ -155,13 +155,6 @@ class Record:
             Span(rank, "wait", waits.kinds[kind], stage, microbatch, asked, begun, over, None, None)
             for kind, rank, stage, microbatch, asked, begun, over in columns
         ]
-
-
-def _ranges(begin: Ints, end: Ints) -> Ints:
-    """Return the integers from begin[i] to end[i], range after range."""
-    count = (end - begin).astype(np.int64)
-    found: Ints = np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
-    return found
 
 
 def _kind(handle: Handle) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Ints, distinct
-from clustersim.engine.traffic import Family, ScarceLoads, Traffic
+from clustersim.engine.traffic import Family, Traffic
 
 Colours = NDArray[np.uint64]
 _BATCH = 1 << 15  # edges whose arrays stay in the cache
@@ -46,7 +46,7 @@ def partition(
     seeds: Ints,
     families: Sequence[Family],
     all_traffic: Sequence[Traffic],
-    loads: Sequence[ScarceLoads],
+    loads: Sequence[Traffic],
     capacity: NDArray[np.float64],
     fold: bool = True,
 ) -> Partition:
@@ -103,7 +103,7 @@ def _members(families: Sequence[Family], starts: Mapping[str, int]) -> _Edges:
     return _joined(edges)
 
 
-def _loading(loads: Sequence[ScarceLoads], starts: Mapping[str, int]) -> _Edges:
+def _loading(loads: Sequence[Traffic], starts: Mapping[str, int]) -> _Edges:
     """Return the edges between links and the groups that load them."""
     return _joined(
         [

@@ -129,13 +129,8 @@ def layouts(written: Iterable[Program]) -> list[Layout]:
 
 def kernels(written: Sequence[Program]) -> list[Kernel]:
     """Return the distinct kernels of all scripts, in order of appearance."""
-    different = layouts(written)
-    every = chain.from_iterable(part for one in different for part in (*one.steps.values(), one.finish))
-    once = chain.from_iterable(part for one in different for part in one.special.values())
-    passes = [task.items for task in every]
-    # other tasks of special passes are parts of the usual ones
-    passes += [task.items for task in once if len(task.items) == 1]
-    items = dict(zip(map(id, passes), passes, strict=True)).values()  # equal stages share one object
+    # equal stages share one object
+    items = {id(task.items): task.items for one in layouts(written) for task in one.tasks}.values()
     return list(dict.fromkeys(once_each(chain.from_iterable(items), Kernel)))
 
 

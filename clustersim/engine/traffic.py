@@ -148,18 +148,8 @@ def _of_hosts(topology: Topology, family: Family, op: str) -> Traffic:
     )
 
 
-class ScarceLoads(NamedTuple):
-    """The part of a Traffic that matters to max-min rates: loads on scarce links, these by their place in the list of them."""
-
-    family: str
-    op: str
-    group: Ints
-    link: Ints
-    weight: Floats
-
-
-def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tuple[ScarceLoads, ...]]:
-    """Return the links that could ever be short, sorted, and what each traffic puts on them.
+def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tuple[Traffic, ...]]:
+    """Return the links that could ever be short, sorted, and each traffic with its loads on them alone, by place in that list.
 
     A link is left out of an era of a job when nothing can fill it: (a) the bounds of all that may use it at once, everything
     of other jobs included, fit, counting each group once, or (b) the narrowest links on the way of its bytes, being full
@@ -176,7 +166,7 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
     found = []
     for t in all_traffic:
         kept = np.flatnonzero(masks[t.job, t.era][t.link])
-        found.append(ScarceLoads(t.family, t.op, t.group[kept], place[t.link[kept]], t.weight[kept]))
+        found.append(t.bare()._replace(group=t.group[kept], link=place[t.link[kept]], weight=t.weight[kept]))
     return union, tuple(found)
 
 

@@ -12,7 +12,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, summed
+from clustersim.arrays import Floats, Ints, Mask, ranges, summed
 from clustersim.engine.fabric import HOST, Activity, SegmentTimes
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
@@ -213,7 +213,6 @@ def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -
     first = np.maximum(np.searchsorted(own + share * ends, wanted + share * begin) - 1, 0)
     last = np.minimum(np.searchsorted(own + share * starts, wanted + share * end) + 1, len(own))
     count = last - first
-    wait = np.repeat(np.arange(len(count)), count)
-    place = np.arange(len(wait)) + np.repeat(first - np.cumsum(count) + count, count)
+    wait, place = np.repeat(np.arange(len(count)), count), ranges(first, last)
     moved = np.minimum(ends[place], end[wait]) - np.maximum(starts[place], begin[wait])
     return summed(wait, np.maximum(moved, 0.0) * (own[place] == wanted[wait]), len(count))

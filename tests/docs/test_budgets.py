@@ -33,7 +33,7 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 7_733,
+    "engine": 7_650,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_320,
     "topology": 5_020,
     "collectives": 4_585,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.refinement import partition
-from clustersim.engine.traffic import Family, ScarceLoads, Traffic
+from clustersim.engine.traffic import Family, Traffic
 
 
 def _coarsest(colours, edges):
@@ -41,7 +41,7 @@ def test_cells_are_the_coarsest_equitable_partition(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 16)))
     seeds = rng.integers(0, 2, n)
     capacity = rng.choice([1e9, 2e9], links)
-    families, traffic, held = [], [], []
+    families, traffic = [], []
     colours, edges = {("rank", r): ("rank", s) for r, s in enumerate(seeds.tolist())}, []
     colours |= {("link", x): ("link", c) for x, c in enumerate(capacity.tolist())}
     for i, name in enumerate(data.draw(st.sampled_from([["dp"], ["tp", "dp"], ["tp", "p2p-forward"]]))):
@@ -54,7 +54,6 @@ def test_cells_are_the_coarsest_equitable_partition(data):
         link, weight = rng.integers(0, max(links, 1), len(group)), rng.choice([0.5, 1.0], len(group))
         families.append(family)
         traffic.append(Traffic(name, "send", 0, latency, bound, group, link, weight, lambda: ((), ())))
-        held.append(ScarceLoads(name, "send", group, link, weight))
         colours |= {(name, g): (name, latency[g], bound[g]) for g in range(count)}
         roles = (0, 1) if name.startswith("p2p") else (0, 0)
         edges += [
@@ -63,7 +62,7 @@ def test_cells_are_the_coarsest_equitable_partition(data):
         loads = zip(link.tolist(), group.tolist(), weight.tolist(), strict=True)
         edges += [(("link", x), (name, g), (i, w)) for x, g, w in loads]
     expected = _coarsest({v: hash(c) for v, c in colours.items()}, edges)
-    found = partition(seeds, families, traffic, held, capacity)
+    found = partition(seeds, families, traffic, traffic, capacity)
     kinds = {"rank": found.ranks, "link": found.links, **found.groups}
     for kind, cells in kinds.items():
         assert _parts(cells.of.tolist()) == _parts([expected[v] for v in colours if v[0] == kind])
