@@ -117,8 +117,6 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 RULES: Mapping[str, str] = {
-    r"'step' is not one of 'soonest'": "is called soonest today; write soonest",
-    r"'cost' is not one of 'soonest'": "is called rent today; write rent",
     r"valid integer": "write a whole number",
     r"valid number|valid float": "write a number",
     r"(?:greater than or equal to|>=) ?(\S+?)\.?$": r"write \1 or more",

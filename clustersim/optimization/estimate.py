@@ -42,14 +42,12 @@ from clustersim.parallel.optimizer import bucket, main_bytes, state_bytes, updat
 from clustersim.parallel.stages import Layers, temporary_bytes
 from clustersim.preparation import Preparation
 from clustersim.schedules import check as schedules
-from clustersim.schedules.pipeline import Pipeline, together
+from clustersim.schedules.pipeline import Pipeline
 
 ROUNDED = 1 - 1e-9
 """Factor on bounds that absorbs rounding, because other sums have other digits."""
 CHUNKS = 0.8
 """Smallest memory of the chunks of a rank as a share of equal chunks'."""
-BALANCED = {"zbv": (1.0, 0), "v_half": (0.5, 0), "v_min": (1 / 3, 0), "dualpipev": (1.0, 0), "dualpipe": (1.0, 1)}
-"""Microbatches that each rank keeps as a share of its ranks, and more ranks (Qi et al. 2024, table 1; DeepSeek-V3, table 2)."""
 MANY = 1_000_000_000
 """Number of parameters for which an update is forecast: per parameter, no smaller update is faster."""
 
@@ -227,8 +225,6 @@ class _PassBounds(NamedTuple):
     """Seconds of a forward pass of its lowest stage."""
     backward: Floats
     """Seconds of a backward pass of that stage."""
-    home: Floats
-    """Seconds until the last gradients return to an end of a pipeline fed from both ends; 0 for others (rows,)."""
 
 
 class _Columns:
@@ -255,26 +251,23 @@ class _Columns:
         passes = self._passes()
         behind, after, before = self._traffic(passes)
         if in_order:
-            passes, reduced = self._in_order(passes, before)
-            before = np.zeros(1)
+            found = np.zeros((3, *passes.ends.shape))
+            for row, shape in enumerate(rows.shape):
+                found[:, row, : shape.pp] = self._timeline(row, before[row])
+            passes = passes._replace(ends=np.maximum(passes.ends, found[0]), last=np.maximum(passes.last, found[1]))
+            reduced, before = found[2], np.zeros(1)
         ready = np.where((rows.reduce & ~self.split)[:, None], passes.last, passes.ends) + behind
         ready = np.maximum(np.maximum(passes.ends, ready), reduced)
         update = self._update()
         if self.job.training.clip_gradients:
             ready = ready.max(axis=1, keepdims=True)
         seconds = np.where(pack.ranks[self.at], ready + update + after, 0.0).max(axis=1) + before
-        return np.asarray(np.maximum(seconds, passes.home) * ROUNDED)
+        return np.asarray(seconds * ROUNDED)
 
     def _passes(self) -> _PassBounds:
-        """Return the passes of all rows, computed once for rows that differ in data-parallel traffic alone."""
-        rows = self.rows
-        some, of = _distinct(rows.shape, rows.schedule, rows.batch.tolist(), rows.away.tolist())
-        found = _Columns(self.own, self.tile, rows.some(some), self.times)._distinct_passes()
-        return _PassBounds(*(part[of] for part in found))
-
-    def _distinct_passes(self) -> _PassBounds:
+        """Return the passes of all rows, each rank's without the order of its schedule."""
         rows, pack, at = self.rows, self.pack, self.at
-        busy, low, least = ((part @ self.times)[at] for part in (pack.busy, pack.low, pack.least))
+        busy, low = ((part @ self.times)[at] for part in (pack.busy, pack.low))
         whole, split = self.whole[:, None], self.split[:, None]
         message, waits = self._messages()[:, None], ~rows.away[:, None]
         sent, low_sent = pack.sent[at] * message[..., None], pack.low_sent[at] * message[..., None]
@@ -285,41 +278,25 @@ class _Columns:
         forward, weights = low[..., 0] + low[..., 8], low[..., 2]
         low_back = backward(low) + low[..., 9]
         share = (rows.batch / self.copies)[:, None]
-        single = self._unpaired()
-        computed = share * (busy[..., 0] + backward(busy)) + single * least[..., 8:].sum(axis=2)
-        exchanged = share * busy[..., 4:6].sum(axis=2) + single * (least[..., 0] + backward(least))
-        both = np.maximum(computed, exchanged) + share * waits * sent.sum(axis=2)
+        both = np.maximum(busy[..., 0] + backward(busy), busy[..., 4:6].sum(axis=2)) + waits * sent.sum(axis=2)
         fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
         inputs = low_back - split * weights
-        paired, returned = self.copies > 1, np.zeros((1, 1))
-        if paired.any():  # microbatches enter at both ends: a rank waits for those from the nearer one
-            mirror = np.clip(pack.length[at][:, None] - 1 - np.arange(fill.shape[1]), 0, None)
-            back = np.cumsum(inputs, axis=1) - inputs
-            near, returned = (np.minimum(one, np.take_along_axis(one, mirror, 1)) for one in (fill, back))
-            fill = np.where(paired[:, None], near, fill)
-        ends, away = fill + both, low_sent[..., 1] * waits
-        through = ends - share * split * busy[..., 2]
-        home = np.where(paired[:, None] & pack.ranks[at], through + returned, 0.0).max(axis=1)
-        last = np.where(paired[:, None], ends, _followed(through - away, inputs, low_sent[..., 1]))
-        ends = np.where(paired[:, None], ends, np.maximum(ends, last + away + split * weights))
-        return _PassBounds(ends, last, forward, low_back, home)
+        single = (self.copies == 1)[:, None]  # of a pair of pipelines, no rank waits for all others
+        ends, away = np.where(single, fill, 0.0) + share * both, low_sent[..., 1] * waits
+        followed = _followed(ends - share * split * busy[..., 2] - away, inputs, low_sent[..., 1])
+        last = np.where(single, followed, ends)
+        ends = np.where(single, np.maximum(ends, last + away + split * weights), ends)
+        return _PassBounds(ends, last, forward, low_back)
 
-    def _in_order(self, passes: _PassBounds, before: Floats) -> tuple[_PassBounds, Floats]:
-        """Return the passes in the order of schedules, and the seconds until a rank's gradients are reduced (rows, ranks).
+    def _timeline(self, row: int, before: float) -> tuple[Floats, Floats, Floats]:
+        """Return when each rank of a row has ended its passes, its last gradients of inputs, and its reductions (each: ranks).
 
         before: seconds by which the first pass waits for its parameters.
         """
-        ends, last, reduced = passes.ends.copy(), passes.last.copy(), np.zeros_like(passes.ends)
-        for row, shape in enumerate(self.rows.shape):
-            for part, found in zip((ends, last, reduced), self._timeline(row, before[row]), strict=True):
-                part[row, : shape.pp] = np.maximum(part[row, : shape.pp], found)
-        return passes._replace(ends=ends, last=last), reduced
-
-    def _timeline(self, row: int, before: float) -> tuple[Floats, Floats, Floats]:
-        """Return when each rank of a row has ended its passes, its last gradients of inputs, and its reductions (each: ranks)."""
         rows, job, shape, name = self.rows, self.job, self.rows.shape[row], self.rows.schedule[row]
         on = schedules.pipeline(name, shape.pp, shape.vpp)
-        order = units(name, shape.pp, int(rows.batch[row]), shape.vpp, job.parallelism.overlap.ep == "microbatch")
+        beside = job.parallelism.overlap.ep == "microbatch"
+        order, periods = units(name, shape.pp, int(rows.batch[row]), shape.vpp, beside)
         stages = self.own.shapes.stages(self.tile.kinds, job, shape)
         held, waits = stages.layers @ self.tile.parameters, not rows.away[row]
         forward, backward, weights, inputs, out, back, _, _, more, more_back = (stages.layers @ self.times).T
@@ -340,24 +317,13 @@ class _Columns:
         late = on.paired | (back[own] <= out[other])
         held_up = waits * (sent[1] + sent[0] * (~pair | on.paired))
         seconds = UnitSeconds(first, second, np.maximum.reduce([whole, first, second]), sent, held_up, pair, late)
-        begin, end, free = earliest(order, seconds, gates, on.paired)
+        begin, end, free = earliest(order, seconds, gates, on.paired, periods)
         reduced = np.zeros((shape.pp, 2))
         for own in np.argsort(order.closing).tolist() if rows.reduce[row] else ():
             unit, rank = order.closing[own], on.rank(own)
             ready = (end if letter[0, order.columns[1, unit]] == WEIGHTS else begin)[unit]
             reduced[rank] = np.maximum(reduced[rank], ready) + held[own] * reduce * BYTES[job.training.gradients]
         return free, end[order.returning], reduced.max(axis=1)
-
-    def _unpaired(self) -> Floats:
-        """Return how many forward passes of each rank have no backward pass of another microbatch beside them (rows, ranks)."""
-        if self.job.parallelism.overlap.ep != "microbatch":
-            return np.zeros((1, 1))
-        each, width = (
-            zip(self.rows.schedule, self.rows.shape, self.rows.batch.tolist(), strict=True),
-            len(self.pack.busy[0]),
-        )
-        enough = ((name, own.pp, schedules.settled(name, own.pp, batch, own.vpp), own.vpp) for name, own, batch in each)
-        return np.array([np.pad(_unpaired(*one), (0, width - one[1])) for one in enough])
 
     def _messages(self) -> Floats:
         """Return the seconds of a message between stages, inside a node if a stage does not fill one."""
@@ -471,14 +437,8 @@ class _Columns:
         weights += np.where(sharded, self._over(frozen, per_shard), frozen.sum(axis=2)[self.at])
         gradients = np.where(sharded, main * share, np.where(zero == 2, width * share, width * all_of))
         flight, single = self._in_flight()
-        whole, least, top = (
-            part @ by_kind
-            for part, by_kind in (
-                (self.pack.busy, self.tile.saved),
-                (self.pack.least, self.tile.saved),
-                (self.pack.top, self.tile.temporary),
-            )
-        )
+        pack, saved = self.pack, self.tile.saved
+        whole, least, top = pack.busy @ saved, pack.least @ saved, pack.top @ self.tile.temporary
         chunks = self.copies * np.array([shape.vpp for shape in self.rows.shape])
         several = np.maximum(whole[self.at], least[self.at] * chunks[:, None] * flight)
         several = several / self.copies[:, None]  # the copies of a pair need not keep one at a time
@@ -489,24 +449,15 @@ class _Columns:
     def _in_flight(self) -> tuple[Floats, Mask]:
         """Return the smallest number of microbatches of each rank at its peak, and whether its one stage has them (both: rows,
         ranks)."""
-        rows, length = self.rows, self.pack.length[self.at][:, None]
-        rank = np.arange(self.pack.busy.shape[1])[None]
-        batch, left = rows.batch[:, None], np.clip(length - rank, 1, None)
-        chunks = np.array([shape.vpp for shape in rows.shape])[:, None]
-        names = np.array(rows.schedule)[:, None]
-        found = np.ones_like(left, float)
-        one = chunks == 1
-        plain = np.isin(names, ("1f1b", "zero_bubble", "zb_h2")) & one
-        found = np.where(plain, np.minimum(batch, left), found)
-        several = np.minimum(batch * chunks, 2 * (left - 1) + (chunks - 1) * length + 1) / chunks
-        found = np.where(np.isin(names, ("interleaved", "zero_bubble")) & ~one, several * CHUNKS, found)
-        for name, (share, more) in BALANCED.items():
-            most = np.minimum(
-                batch / 2, (length + more) * share
-            )  # of fewer than two a rank some are done before others come
-            found = np.where(names == name, most * CHUNKS, found)
-        found = np.where(names == "gpipe", batch, found)
-        return np.maximum(found, 1.0), plain
+        length = self.pack.length[self.at][:, None]
+        batch, left = self.rows.batch[:, None], np.clip(length - np.arange(self.pack.busy.shape[1]), 1, None)
+        chunks, names = (
+            np.array(own)[:, None] for own in ([shape.vpp for shape in self.rows.shape], self.rows.schedule)
+        )
+        plain = np.isin(names, ("1f1b", "zero_bubble", "zb_h2")) & (chunks == 1)
+        several = CHUNKS * np.minimum(batch * chunks, 2 * (left - 1) + (chunks - 1) * length + 1) / chunks
+        kinds = plain, np.isin(names, ("interleaved", "zero_bubble")) & (chunks > 1), names == "gpipe"
+        return np.maximum(np.select(kinds, [np.minimum(batch, left), several, batch], 1.0), 1.0), plain
 
 
 def _distinct(*columns: Sequence[object]) -> tuple[list[int], list[int]]:
@@ -547,10 +498,3 @@ def _letters(schedule: str, chunks: int) -> tuple[bool, bool]:
     """Return whether a schedule has separate weight-gradient passes, and whether some backward passes compute both gradients."""
     found = {action.letter for row in schedules.load(schedule, 2, 4, chunks) for action in row}
     return bool(found & {"I", "W"}), "B" in found
-
-
-@lru_cache(maxsize=1024)
-def _unpaired(schedule: str, stages: int, microbatches: int, chunks: int) -> Ints:
-    """Return how many forward passes of each rank do not directly follow a backward pass, which both would overlap."""
-    rows = schedules.load(schedule, stages, microbatches, chunks)
-    return np.array([sum(unit[-1].letter == "F" and len(unit) == 1 for unit in together(row, True)) for row in rows])

@@ -15,8 +15,6 @@ from clustersim.sweeps.evaluate import SweepCluster
 
 OBJECTIVES = ("soonest", "rent", "owned", "gpus", "energy")
 """Names of objectives, of a step as of a whole run."""
-FORMER = {"step": "soonest", "cost": "rent"}
-"""{former name of an objective: its name}"""
 ObjectiveValue = tuple[float, float]
 """(minimized value, seconds per token as tie-breaker)"""
 
@@ -61,8 +59,7 @@ def check(name: str) -> None:
     """Raise InputError unless `name` is one of `OBJECTIVES`."""
     if name not in OBJECTIVES:
         asked = option(f"--objective {name}", f"goal={name!r}")
-        names = FORMER.get(name, f"{', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}")
-        raise InputError(f"{asked}: is not an objective; use {names}")
+        raise InputError(f"{asked}: is not an objective; use {', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}")
 
 
 def priced(name: str, *clusters: SweepCluster) -> None:

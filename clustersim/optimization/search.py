@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.errors import InputError
+from clustersim.errors import InputError, OutOfMemoryError
 from clustersim.garbage import uncollected
 from clustersim.optimization.best import Answers, Best, PlaceInSpace, Refused
 from clustersim.optimization.estimate import EstimatedTile, Estimator, Hidden
@@ -249,7 +249,8 @@ class _CandidateSearch:
     """Numbers of items in the heap that are done."""
     number: int = 0
     known: dict[str, Best] = field(default_factory=dict)
-    too_large: set[str] = field(default_factory=set)
+    fits: dict[str, bool] = field(default_factory=dict)
+    """Whether points fit into memory, by `_memory`."""
     simulated: int = 0
     played: int = 0
     """Number of simulations that this search added to the shared ones."""
@@ -355,8 +356,13 @@ class _CandidateSearch:
 
     def _refine(self, item: _Item) -> list[_Item | None]:
         """Bound a row and those after it in the order of their schedules. Return the items that may still win."""
-        tile, worst = item.tile, self.answers.worst
-        rows = [row for row in range(item.row, min(item.row + TOGETHER, len(tile.order))) if tile.value(row) <= worst]
+        tile, row, worst, rows = item.tile, item.row, self.answers.worst, list[int]()
+        while row < len(tile.order) and len(rows) < TOGETHER and tile.value(row) <= worst:
+            rows += [row] if self._fits(tile, row) else []
+            row += 1
+        rest = self._push_row(tile, row)
+        if not rows:
+            return [rest]
         each = [tile.each[tile.order[row]] for row in rows]
         assert tile.rows.layers is not None
         values = self._values(tile, each, self.estimator(tile).seconds(tile.rows.layers, columns(each), in_order=True))
@@ -367,7 +373,22 @@ class _CandidateSearch:
             for row, (first, second) in zip(rows, values.tolist(), strict=True)
             if (first, second) <= worst
         ]
-        return [*found, self._push_row(tile, rows[-1] + 1)] if len(rows) == TOGETHER else found
+        return [*found, rest]
+
+    def _fits(self, tile: _Tile, row: int) -> bool:
+        """Return whether a row fits into memory, as in a simulation; count it if it does not."""
+        _, point = tile.point(row)
+        if (memory := _memory(point)) not in self.fits:
+            self.fits[memory] = True
+            with suppress(InputError):  # which the simulation reports
+                simulator = self.space.case.cluster(point).simulator
+                try:
+                    simulator.preparation.must_fit(simulator.placed(self.space.case.job(point)))
+                except OutOfMemoryError:
+                    self.fits[memory] = False
+        if not self.fits[memory]:
+            self.out.add(TOO_LARGE, count=1 + len(tile.each[tile.order[row]][1].others))
+        return self.fits[memory]
 
     def _expected(self, item: _Item) -> tuple[float, int]:
         """Return the expected value, if a candidate exceeds its bound as much as others of its kind."""
@@ -503,29 +524,25 @@ class _CandidateSearch:
         split, order = tile.each[tile.order[row]]
         place, point = tile.point(row)
         twin = self.known.get(_step(point))
-        memory = _memory(point)
-        if memory not in self.too_large and not self.answers.behind(point, item.value):
+        if not item.refined and not self._fits(tile, row):
+            return
+        if not self.answers.behind(point, item.value):
             if twin and twin.place < place and (twin.likely or twin.value > self.answers.worst):
                 self.twins += 1
                 self.answers.add(twin._replace(place=place, point=point))
             elif (found := self._simulated(point))["status"] == "ok":
                 self._add(item, place, point, found)
-            elif found["status"] == TOO_LARGE:
-                self.too_large.add(memory)
             else:
                 self.out.add(found["status"], found["reason"])
-        if memory in self.too_large:
-            self.out.add(TOO_LARGE, count=1 + len(order.others))
-        elif order.others:
+        if order.others:
             self._bound(
                 _Tile(tile.rows, tile.family, item.value, each=[(split, one) for one in order.others]), more=False
             )
 
     def _simulated(self, point: Point) -> Row:
-        """Return the row of a point, whose memory is checked before its simulation."""
         known = len(self.shared.rows)
         row = self.shared.row(self.space.case, point)
-        self.played += len(self.shared.rows) > known and row["status"] != TOO_LARGE
+        self.played += len(self.shared.rows) > known
         return row
 
     def _add(self, item: _Item, place: PlaceInSpace, point: Point, found: Row) -> None:

@@ -5,6 +5,10 @@ A unit is one pass, or a backward pass with the forward pass that overlaps it. I
 
     rank 0   F0 0–1    F1 1–2        B0 4.2–6.2   B1 7.2–9.2
     rank 1   F0 1.1–2.1   B0 2.1–4.1   F1 4.1–5.1   B1 5.1–7.1
+
+Once a pipeline is full, its order repeats: more microbatches only insert periods, such as B2 F6 B3 F7 of 1F1B. Times of a period
+are maxima of sums of those in the periods before it. So if all times of some periods are at least d seconds after those one
+period earlier, this holds for each later period, and n periods that are left out take at least n · d seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from clustersim.schedules.pipeline import together
 
 FORWARD, BACKWARD, INPUTS, WEIGHTS, GATE = range(5)
 """Letters F, B, I and W, and the wait for the parameters of a stage."""
+LOOKBACK = 2
+"""Number of periods from which a period receives its messages, itself excluded."""
 
 
 class Units(NamedTuple):
@@ -37,6 +43,8 @@ class Units(NamedTuple):
     """Stages of each rank in the order in which their parameters are gathered."""
     messages: int
     """Number of messages. Message 0 is none, the next ones are the gates of stages."""
+    recent: Ints
+    """Units of the last `LOOKBACK` periods that repeat, and the same units one period earlier (2, units)."""
 
 
 class UnitSeconds(NamedTuple):
@@ -58,9 +66,21 @@ class UnitSeconds(NamedTuple):
     """Whether the second pass ends last."""
 
 
+def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: bool) -> tuple[Units, int]:
+    """Return the units of a schedule without the periods that only repeat, and the number of these periods.
+
+    beside: whether each backward pass overlaps the forward pass right after it.
+    """
+    on = schedules.pipeline(schedule, ranks, chunks)
+    period = on.copies if on.folded or chunks == 1 else (*schedules.group(schedule), ranks)[0]
+    least = schedules.settled(schedule, ranks, microbatches, chunks) + 2 * (LOOKBACK + 1) * period
+    periods = max(0, (microbatches - least) // period)
+    return all_units(schedule, ranks, microbatches - periods * period, chunks, beside, periods and period), periods
+
+
 @lru_cache(maxsize=256)
-def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: bool) -> Units:
-    """Return the units of a schedule. beside: whether each backward pass overlaps the forward pass right after it."""
+def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: bool, period: int = 0) -> Units:
+    """Return all units of a schedule. period: number of microbatches after which the order repeats, 0 if it need not."""
     rows, on = schedules.load(schedule, ranks, microbatches, chunks), schedules.pipeline(schedule, ranks, chunks)
     stages = on.stages * on.copies
     sources = [
@@ -73,16 +93,18 @@ def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: boo
         return 1 + stages + 2 * (stage * microbatches + microbatch) + back
 
     waiting: list[list[tuple[int, ...]]] = []
-    for row in rows:
-        own, opened = list[tuple[int, ...]](), set[int]()
+    forwards: list[dict[int, list[int]]] = [{} for _ in rows]  # places of the forward passes of each stage
+    for row, opened in zip(rows, forwards, strict=True):
+        own = list[tuple[int, ...]]()
         waiting.append(own)
         for unit in together(row, on.paired or beside):
             kind, awaited, given = [GATE, 0, GATE, 0], [0, 0], [unread, unread]  # of both passes
             for place, (stage, letter, microbatch) in enumerate(unit):
                 kind[2 * place : 2 * place + 2] = "FBIW".index(letter), stage
                 if letter == "F" and stage not in opened:
-                    opened.add(stage)
                     own.append((kinds.setdefault((GATE, stage, GATE, 0), len(kinds)), 1 + stage, 0, unread, unread))
+                if letter == "F":
+                    opened.setdefault(stage, []).append(len(own))
                 if letter != "W":
                     back = letter != "F"
                     source = sources[back][stage]
@@ -90,10 +112,11 @@ def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: boo
                     given[place] = message(stage, back, microbatch)
             own.append((kinds.setdefault(tuple(kind), len(kinds)), *awaited, *given))
     sent, places = bytearray([1] * (1 + stages) + [0] * (unread - stages)), [0] * ranks
-    found: list[tuple[int, ...]] = []
+    found, numbers = list[tuple[int, ...]](), [list[int]() for _ in rows]
     while any(place < len(own) for place, own in zip(places, waiting, strict=True)):
         for rank, own in enumerate(waiting):
             while places[rank] < len(own) and sent[own[places[rank]][1]] and sent[own[places[rank]][2]]:
+                numbers[rank].append(len(found))
                 found.append((rank, *own[places[rank]]))
                 sent[found[-1][4]] = sent[found[-1][5]] = 1
                 places[rank] += 1
@@ -105,24 +128,32 @@ def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: boo
         some = np.flatnonzero(np.isin(letter, letters))
         last[of[some]] = some
     gathered = tuple(tuple(dict.fromkeys(one.stage for one in row[::-1] if one.letter == "F"))[::-1] for row in rows)
-    return Units(columns, each, closing, returning, gathered, unread + 1)
+    recent = np.zeros((0, 2), int)
+    for number, opened in zip(numbers, forwards, strict=True) if period else ():
+        first = min(opened.values(), key=lambda own: own[-1])  # the first stage that has no more forward passes
+        end, begin = first[-1] + 1, first[-1 - period // on.copies] + 1
+        some = np.arange(end - LOOKBACK * (end - begin), end)
+        recent = np.concatenate([recent, np.array(number)[np.stack([some, some - (end - begin)], axis=1)]])
+    return Units(columns, each, closing, returning, gathered, unread + 1, recent.T)
 
 
-def earliest(order: Units, seconds: UnitSeconds, gates: Floats, paired: bool) -> tuple[Floats, Floats, Floats]:
+def earliest(
+    order: Units, seconds: UnitSeconds, gates: Floats, paired: bool, periods: int = 0
+) -> tuple[Floats, Floats, Floats]:
     """Return the begin and the end of the first pass of each unit, and the time at which each rank has ended all units.
 
     gates: time before which the first forward pass of each stage cannot start (stages,). paired: whether both passes of a unit
-    start and end together.
+    start and end together. periods: number of periods that are left out, before the units whose times are of interest.
     """
     first, second, whole, (sent, sent_second), held, pair, late = (part.tolist() for part in seconds)
     arrived, free = [0.0, *gates.tolist()], [0.0] * len(order.returning)
     arrived += [0.0] * (order.messages - len(arrived))
-    begins, ends = list[float](), list[float]()
+    begins, starts, ends = list[float](), list[float](), list[float]()
     for rank, kind, awaited, awaited_second, given, given_second in zip(*order.columns.tolist(), strict=True):
         begin = max(free[rank], arrived[awaited])
         end = own = begin + first[kind]
+        start = max(begin, arrived[awaited_second])
         if pair[kind]:
-            start = max(begin, arrived[awaited_second])
             if paired:
                 begin = start
             end = max(begin + whole[kind], start + second[kind])
@@ -131,5 +162,9 @@ def earliest(order: Units, seconds: UnitSeconds, gates: Floats, paired: bool) ->
         arrived[given] = own + sent[kind]
         free[rank] = end + held[kind]
         begins.append(begin)
+        starts.append(start)
         ends.append(own)
-    return np.array(begins), np.array(ends), np.array(free)
+    last, before = order.recent
+    times = np.array([begins, starts])
+    more = periods * float((times[:, last] - times[:, before]).min()) if periods else 0.0
+    return times[0] + more, np.array(ends) + more, np.array(free) + more

@@ -17,7 +17,7 @@ import pytest
 from bounds import bounds
 from ctrl_c import press_ctrl_c
 from examples import examples
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sweep_cases import loaded, parsed, question, texts
 
@@ -26,13 +26,13 @@ from clustersim.cli.options import ObjectiveName
 from clustersim.errors import InputError, for_command
 from clustersim.optimization.answer import wider
 from clustersim.optimization.best import Answers, Best
-from clustersim.optimization.objective import FORMER, OBJECTIVES, Load, objective
+from clustersim.optimization.objective import OBJECTIVES, Load, objective
 from clustersim.optimization.search import Limits, search
 from clustersim.optimization.space import TRAFFIC_KEYS, CandidateSpace
-from clustersim.optimization.timeline import GATE, UnitSeconds, earliest, units
+from clustersim.optimization.timeline import FORWARD, GATE, UnitSeconds, all_units, earliest, units
 from clustersim.optimization.why import why
 from clustersim.parallel.options import KEYS
-from clustersim.schedules.check import load
+from clustersim.schedules.check import load, misfit, pipeline
 from clustersim.sweeps import evaluate
 from clustersim.sweeps.axes import space
 from clustersim.sweeps.legal import EP_OVERLAP, OVERLAPS, TP_OVERLAP, legal
@@ -212,7 +212,7 @@ def test_the_last_pass_of_a_split_schedule_yields_weight_gradients(schedule, chu
 
 def test_a_timeline_is_the_longest_path():
     """1F1B on two ranks, passes of 1 and 2 seconds, messages of 0.1: the example of `timeline`."""
-    order = units("1f1b", 2, 2, 1, False)
+    order = all_units("1f1b", 2, 2, 1, False)
     letter = order.kinds[:, 0, 0]
     none, one = np.zeros(len(letter)), np.choose(letter, [1.0, 2.0, 0.0, 0.0, 0.0])
     sent = np.stack([np.where(letter < GATE, 0.1, 0.0), none])
@@ -222,6 +222,46 @@ def test_a_timeline_is_the_longest_path():
     assert end[order.returning] == pytest.approx(free)
     assert begin[order.closing] == pytest.approx([7.2, 5.1])
     assert earliest(order, seconds, np.array([0.0, 3.0]), False)[2] == pytest.approx([11.1, 9.0])
+
+
+REPEATING = [
+    *((name, 1) for name in ("1f1b", "zero_bubble", "zb_h2", "dualpipe")),
+    *((name, 2) for name in ("zero_bubble", "zbv", "v_half", "v_min", "dualpipev", "interleaved/7")),
+    ("interleaved", 3),
+]
+"""Schedules and chunks whose order repeats."""
+
+
+@settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
+@given(
+    st.sampled_from(REPEATING), st.integers(1, 7), st.integers(3, 12), st.booleans(), st.randoms(use_true_random=False)
+)
+def test_periods_that_are_left_out_take_no_longer_than_they_do(kind, ranks, times, beside, draw):
+    """Random seconds of each stage, messages that ranks wait for or not, and passes that overlap by any share."""
+    schedule, chunks = kind
+    size = schedule, ranks, times * (7 if "/" in schedule else 2 * ranks), chunks, beside
+    assume(not misfit(*size[:-1]))
+    some, periods = units(*size)
+    on = pipeline(schedule, ranks, chunks)
+    stages = range(on.stages * on.copies)
+    most = draw.choice([0.5, 0.9, 1.0])
+    passes = np.array([[most_of * draw.uniform(1 - most, 1) for _ in stages] for most_of in (1, 2, 1, 1, 0)])
+    messages = np.array([[draw.uniform(0, draw.choice([0.1, 3])) for _ in stages] for _ in range(2)])
+    waits, share, gates = draw.random() < 0.5, draw.uniform(0.5, 1), np.array([draw.uniform(0, 9) for _ in stages])
+
+    def ends(order, left_out):
+        letter, stage = order.kinds[..., 0].T, order.kinds[..., 1].T
+        pair, (first, second) = letter[1] == FORWARD, passes[letter, stage]
+        sent = np.where(letter < 3, messages[np.minimum(letter, 1), stage], 0.0)
+        whole = np.maximum.reduce([share * (first + second), first, second])
+        late = on.paired | (stage[0] % 2 == 0)
+        seconds = UnitSeconds(first, second, whole, sent, waits * sent.sum(axis=0), pair, late)
+        begin, end, free = earliest(order, seconds, gates, on.paired, left_out)
+        return np.concatenate([begin[order.closing], end[order.closing], end[order.returning], free])
+
+    whole = ends(all_units(*size), 0)
+    assert (ends(some, periods) <= whole * (1 + 1e-12)).all()
+    assert (ends(some, periods) >= whole * 0.5).all()
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev", "zero_bubble"])
@@ -516,21 +556,12 @@ def test_the_fewest_gpus_for_a_speed_are_that_and_reach_it():
     [
         ("gpus", None, "--objective gpus: needs a speed to reach; add --target, in tokens/s above 0"),
         ("gpus", -1.0, "--objective gpus: needs a speed to reach"),
-        ("step", None, "--objective step: is not an objective; use soonest"),
-        ("cost", None, "--objective cost: is not an objective; use rent"),
         ("speed", None, "--objective speed: is not an objective; use soonest, rent, owned, gpus or energy"),
     ],
 )
 def test_an_objective_that_is_none_is_one_sentence(name, target, sentence):
     with for_command(), pytest.raises(InputError, match=sentence):
         objective(name, target)
-
-
-@pytest.mark.parametrize(("former", "name"), FORMER.items())
-def test_a_former_name_of_an_objective_is_told_its_name(command_line, former, name):
-    code, _, err = command_line("optimize", "hgx_h100_8", "gpt3_xl", "--objective", former)
-    assert code == 2
-    assert f"--objective '{former}': is called {name} today; write {name}" in err
 
 
 def test_the_objectives_of_the_command_are_those_of_a_search():
