@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from itertools import accumulate, count
+from collections.abc import Collection, Sequence
+from itertools import count
 
+import numpy as np
+
+from clustersim.arrays import Ints
 from clustersim.errors import InputError
 from clustersim.schedules.action import Action, Letter, Schedule
 from clustersim.schedules.pipeline import Pipeline
-from clustersim.schedules.play import needs
 
 PERIOD = 6
 """Units of time of a microbatch: forward, input gradients and weight gradients of two stages, one unit each."""
+FILLED = 4
+"""Number of microbatches beyond the number of ranks from which on more of them only repeat the passes of one."""
+NEEDED = {"F": ((-1, "F"),), "I": ((0, "F"), (1, "I")), "W": ((0, "I"),)}
+"""{letter: stages, counted from its own, and letters of the passes of the same microbatch that must end before}"""
 KEPT = {"F": 1, "I": 0, "W": -1}
 """Change that a pass makes to the number of microbatches that a rank keeps."""
 Timetable = dict[int, Action]
@@ -42,15 +48,28 @@ def repeated(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
     later.
 
     `first` holds four units per rank: the forward passes of its first and second stage, then the input gradients of its second
-    and first stage.
+    and first stage. More microbatches than ranks only repeat the six passes up to the last forward pass of a first stage.
     """
+    few = min(microbatches, len(first) + FILLED)
+    more, rows = microbatches - few, _pulled(first, few)
+    ends = [row.index(Action(rank, "F", few - 1)) + 1 for rank, row in enumerate(rows)]
+    return tuple(
+        row[:end]
+        + tuple(Action(stage, letter, i + by + 1) for by in range(more) for stage, letter, i in row[end - PERIOD : end])
+        + tuple(Action(stage, letter, i + more) for stage, letter, i in row[end:])
+        for row, end in zip(rows, ends, strict=True)
+    )
+
+
+def _pulled(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
+    """Return the schedule of `repeated`, with passes moved one by one."""
     on = pipeline(len(first))
     rows = [_filled(on.own(rank), starts, microbatches) for rank, starts in enumerate(first)]
     last_forwards = [max(unit for unit, one in row.items() if one.letter == "F") for row in rows]
     late = {one for row, last in zip(rows, last_forwards, strict=True) for unit, one in row.items() if unit > last}
-    _pull(rows, on, {one for row in rows for one in row.values()}, max(max(_kept(row)) for row in rows))
+    _pull(rows, {one for row in rows for one in row.values()}, max(max(_kept(row)) for row in rows))
     put_off = [_without_weights(row, late) for row in rows]
-    _pull(rows, on, late, math.inf)
+    _pull(rows, late, math.inf)
     for row, weights in zip(rows, put_off, strict=True):
         begin = {one: unit for unit, one in row.items()}
         for one in weights:
@@ -84,33 +103,26 @@ def _without_weights(row: Timetable, late: Collection[Action]) -> list[Action]:
     return [row.pop(unit) for unit in units]
 
 
-def _kept(row: Timetable) -> list[int]:
+def _kept(row: Timetable) -> Ints:
     """Return the number of microbatches that a rank keeps from each unit on."""
-    return list(accumulate(KEPT[row[unit].letter] if unit in row else 0 for unit in range(max(row) + 1)))
+    return np.cumsum([KEPT[row[unit].letter] if unit in row else 0 for unit in range(max(row) + 1)])
 
 
-def _pull(rows: Sequence[Timetable], on: Pipeline, moved: Collection[Action], most: float) -> None:
+def _pull(rows: Sequence[Timetable], moved: Collection[Action], most: float) -> None:
     """Move passes to the earliest units in which a rank is idle and keeps at most `most` microbatches, earliest first."""
-    begin = {one: unit for row in rows for unit, one in row.items()}
+    begin: dict[tuple[int, str, int], int] = {one: unit for row in rows for unit, one in row.items()}
     kept = [_kept(row) for row in rows]
     for unit, rank in sorted((unit, rank) for rank, row in enumerate(rows) for unit in row):
         row, own, action = rows[rank], kept[rank], rows[rank][unit]
         if action not in moved:
             continue
-        more = KEPT[action.letter]
-        least = 1 + max((begin[one] for one in _before(action, on)), default=-1)
-        lowest = unit
-        while lowest > least and own[lowest - 1] + more <= most:
-            lowest -= 1
+        (stage, letter, i), more = action, KEPT[action.letter]
+        needs = [(stage, letter, i - 1), *((stage + step, other, i) for step, other in NEEDED[letter])]
+        lowest = 1 + max([begin.get(one, -1) for one in needs])
+        if more > 0:  # no other pass exceeds the memory
+            full = np.flatnonzero(own[lowest:unit] >= most)
+            lowest += full[-1] + 1 if len(full) else 0
         place = next((one for one in range(lowest, unit) if one not in row), unit)
         row[place] = row.pop(unit)
         begin[action] = place
-        own[place:unit] = [number + more for number in own[place:unit]]
-
-
-def _before(action: Action, on: Pipeline) -> Iterator[Action]:
-    """Yield the passes that must end before an action: those it depends on, and the same pass of the previous microbatch."""
-    for one in needs(action, on):
-        yield one._replace(letter="I") if one.letter == "B" else one
-    if action.microbatch:
-        yield action._replace(microbatch=action.microbatch - 1)
+        own[place:unit] += more

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clustersim import plugins
 from clustersim.engine.memory import moments
 from clustersim.errors import InputError, SimulationError, UnknownNameError
-from clustersim.schedules import check, draw
+from clustersim.schedules import check, draw, folded
 from clustersim.schedules.action import Action, Schedule, parse
 from clustersim.schedules.draw import schedule_text
 from clustersim.schedules.pipeline import Pipeline, together
@@ -184,6 +184,14 @@ def test_controllable_memory(stages: int) -> None:
         assert max(check.in_flight(row) for row in schedule) <= memory
         end = max(row[-1].end for row in play(schedule, pipeline))
         assert end - 6 * microbatches <= bubble * 6 * (stages - 1)
+
+
+@pytest.mark.parametrize("name", ["v_half", "v_min"])
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 8, 11])
+def test_more_microbatches_repeat_the_passes_of_one(monkeypatch, name, stages):
+    repeated = [check.load(name, stages, microbatches, 2) for microbatches in range(1, 3 * stages + 9)]
+    monkeypatch.setattr(folded, "FILLED", 1000)
+    assert repeated == [check.load(name, stages, microbatches, 2) for microbatches in range(1, 3 * stages + 9)]
 
 
 @pytest.mark.parametrize("name", ["zbv", "v_half", "v_min", "zb_h2", "1f1b", "zero_bubble"])
