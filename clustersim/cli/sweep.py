@@ -34,7 +34,7 @@ NETWORK = ("fabric", "cluster.nic", "cluster.node.nics")
 """Prefixes of keys of a network, which costs its owner, but changes nothing in rents of GPUs."""
 VERBS = {"does not fit": ("does not fit", "do not fit"), "illegal": ("is illegal", "are illegal")}
 """{status of a point without a result: what is said of one, and of several}, where that is not the status"""
-FRONT = ("step", "memory", "gpus", "cost", "energy")
+FRONT = ("step", "memory", "gpus", "rent", "energy")
 """Objectives that a Pareto front can combine."""
 _DETAIL = re.compile(r"\(.*?\)|[0-9]+(?:[.,][0-9]+)*")
 """Matches the details in which reasons of one kind may differ: numbers, and text in parentheses."""
@@ -61,7 +61,7 @@ def sweep(
         str, "Columns to sort by, most important first; a leading - reverses one.", "COLUMN,…"
     ] = "tokens_per_s",
     pareto: Annotated[
-        str | None, f"Show only what none beats in all of these: {', '.join(FRONT)}.", "step,memory,gpus,cost"
+        str | None, f"Show only what none beats in all of these: {', '.join(FRONT)}.", "step,memory,gpus,rent"
     ] = None,
     csv: Annotated[Path | None, "Also write the table as CSV.", "FILE.csv"] = None,
     shard: Annotated[str | None, "Simulate part I of N equal parts, in its own folder.", "I/N"] = None,

@@ -31,7 +31,7 @@ FRONT = {
     "step": "step_time_s",
     "memory": "peak_memory_bytes",
     "gpus": "ranks",
-    "cost": "usd_per_1t_tokens",
+    "rent": "usd_per_1t_tokens",
     "energy": "kwh_per_1t_tokens",
 }
 """{short name: column} of the objectives of a Pareto front."""

@@ -351,11 +351,11 @@ def test_the_front_is_what_nothing_beats():
         {"status": "ok", "step_time_s": step, "peak_memory_bytes": memory, "ranks": 8, "usd_per_1t_tokens": None}
         for step, memory in ((1, 9), (2, 5), (2, 6), (3, 5), (4, 1), (1, 9))
     ]
-    kept = front([*rows, {"status": "illegal"}], ["step", "memory", "cost"])
+    kept = front([*rows, {"status": "illegal"}], ["step", "memory", "rent"])
     assert [(row["step_time_s"], row["peak_memory_bytes"]) for row in kept] == [(1, 9), (2, 5), (4, 1), (1, 9)]
-    assert set(FRONT) == {"step", "memory", "gpus", "cost", "energy"}
+    assert set(FRONT) == {"step", "memory", "gpus", "rent", "energy"}
     priced = {"status": "ok", "step_time_s": 2, "usd_per_1t_tokens": 7}
-    assert front([priced, {**priced, "step_time_s": 1, "usd_per_1t_tokens": None}], ["step", "cost"])[0] is priced
+    assert front([priced, {**priced, "step_time_s": 1, "usd_per_1t_tokens": None}], ["step", "rent"])[0] is priced
 
 
 def test_rows_are_ranked_by_any_column():
