@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clustersim.config.yaml import Document, Loc, read
+from clustersim.convert.override import nodes_by_gpu, preset_node
 from clustersim.errors import UnknownNameError
 from clustersim.files import read_text
 from clustersim.hardware import gpus
@@ -14,7 +15,7 @@ from clustersim.hardware import gpus
 _MATRIX = re.compile(r"^[\s|]*(\x1b\[\d*m)?\s*GPU0\b.*$", re.MULTILINE)
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+){2,4}(\s+[A-Za-z][\w-]*)?\s*$")
 SLOTS = {"pascal": 3, "volta": 3, "turing": 3, "ampere": 4, "ada": 4}
-"""PCIe generation of the slots of GPUs that have less than the fifth."""
+"""PCIe generation of the slots of GPUs that have less than the fifth and no shipped type of node."""
 NIC_RATES = {3: "100Gb/s", 4: "200Gb/s", 5: "400Gb/s", 6: "800Gb/s"}
 """Rate of the NICs in servers with slots of a generation, if a file does not contain it."""
 
@@ -45,7 +46,9 @@ def filled(node: dict[str, object], document: Document, at: Loc) -> dict[str, ob
         raise document.error(at, f"{'.'.join(map(str, at))}.gpus.model: {named}")
     host = dict(written) if isinstance(written, dict) else {}
     with suppress(UnknownNameError):  # which is told where the GPU is loaded
-        host.setdefault("pcie", f"gen{SLOTS.get(gpus.load(str(own['model'])).architecture, 5)}x16")
+        gpu, has = gpus.load(str(own["model"])), nodes_by_gpu()
+        usual = f"gen{SLOTS.get(gpu.architecture, 5)}x16"
+        host.setdefault("pcie", preset_node(has[gpu.name]).host.pcie if gpu.name in has else usual)
     generation = re.match(r"gen(\d)", str(host.get("pcie")))
     if isinstance(nics, dict) and "rate" not in nics and generation:
         nics = {**nics, "rate": NIC_RATES.get(int(generation[1]), "400Gb/s")}

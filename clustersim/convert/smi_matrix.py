@@ -73,10 +73,8 @@ def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
 
 
 def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> dict[str, object]:
-    """Return the host, and the size of islands of GPUs joined by XGMI; the GPU's type has the number of their links.
-
-    numa: CPU of each GPU. Raises InputError for islands of different sizes or links between some pairs only.
-    """
+    """Return the host, and the size of islands of GPUs joined by XGMI. `numa`: CPU of each GPU. Raises InputError if some pairs
+    of an island have no link, or islands have different sizes."""
     joined = [[cell in ("XGMI", "0") for cell in row] for row in matrix]
     sizes = set(_groups(joined))
     [size, *others] = sizes

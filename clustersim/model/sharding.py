@@ -228,10 +228,7 @@ class ShardedModel:
 
     @property
     def one_product(self) -> bool:
-        """Whether the experts' GEMMs are one kernel, whose weight gradients a separate kernel adds to the main ones.
-
-        torch._grouped_mm multiplies 16-bit operands only.
-        """
+        """Whether one kernel multiplies the rows of all experts; torch._grouped_mm takes 16-bit operands only."""
         return self.eager or (self.grouped_products and self.format is None)
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from clustersim.arrays import Ints
 from clustersim.config.yaml import Document
 from clustersim.convert.astra_sim import is_astra
-from clustersim.errors import ConfigError
+from clustersim.errors import ConfigError, InputError
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.build import build, deep_merge
 from clustersim.topology.faults import DEAD
@@ -104,7 +104,9 @@ class Ns3Link(NamedTuple):
 
 
 def ns3(topology: Topology) -> str:
-    """Return an ns-3 topology file of a topology with one link per cable (see `cabled`)."""
+    """Return an ns-3 topology file of a topology with one link per cable (see `cabled`). Raises InputError for unlike nodes."""
+    if len({*topology.numbering.widths}) > 1:
+        raise InputError("ns-3's file has one number of GPUs for all servers, and these nodes differ; write graphml")
     rows = [row for row, count in Counter(rows_of(topology)).items() for _ in range(count)]  # parallel ones adjacent
     number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
     ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)

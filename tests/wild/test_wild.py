@@ -735,3 +735,17 @@ def test_one_head_of_keys_and_values_in_bigcodes_fork(tmp_path):
     text = command("import", "megatron", tmp_path / "train.sh")
     assert "launched on: 16 nodes of 8 GPUs" in text
     assert yaml.safe_load(text)["model"]["kv_heads"] == 1
+
+
+def test_gpus_without_peer_to_peer_are_written_for_ns3_and_read_again(tmp_path):
+    """Their slot is that of the shipped node, PCIe 5 for an RTX 5090, although its SMs are laid out as Ada's."""
+    command("show", "s14_rtx5090_8.yaml", "--export", "ns3", tmp_path / "one.txt")
+    command("show", tmp_path / "one.txt", "--export", "ns3", tmp_path / "two.txt")
+    assert (tmp_path / "one.txt").read_text() == (tmp_path / "two.txt").read_text()
+
+
+def test_servers_of_several_sizes_are_not_written_for_ns3(tmp_path):
+    """A header of SimAI has one number of GPUs per server; the format that the error names is accepted."""
+    said = command("show", "s16_gh200_and_nvl72.yaml", "--export", "ns3", tmp_path / "one.txt", code=2)
+    assert "one number of GPUs for all servers, and these nodes differ; write graphml" in said
+    command("show", "s16_gh200_and_nvl72.yaml", "--export", "graphml", tmp_path / "one.graphml")
