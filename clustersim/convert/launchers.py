@@ -15,7 +15,7 @@ from clustersim.convert.table import records
 _HEADER = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _LAST = re.compile(r"(?:^|[:\-])(\d{1,7})$")
 """Pattern of the number at the end of `8`, `a100:8`, `gpu:a100:8` or a range of nodes such as `4-8`."""
-_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus-per-task"}
+_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "g": "gpus-per-task", "c": "cpus-per-task"}
 _MPI = {"np": "ntasks", "n": "ntasks", "npernode": "ntasks-per-node", "N": "ntasks-per-node", "ppn": "ntasks-per-node"}
 _TORCH = {"nproc-per-node": "gpus-per-node", "nnodes": "nodes", "num-gpus": "gpus-per-node", "num-nodes": "nodes"}
 _TORCH |= {"num-machines": "nodes", "num-processes": "gpus"}
@@ -46,7 +46,7 @@ def of_header(text: str) -> LaunchSettings:
 def of_command(words: Sequence[str]) -> LaunchSettings:
     """Return the launch settings of a launcher command, such as `srun` or `python -m torch.distributed.run`."""
     names = [word.rsplit("/", 1)[-1] for word in words]
-    if "srun" in names:
+    if "srun" in names or names[:2] == ["flux", "run"]:  # Flux has Slurm's options
         return _launch(_options(words, _SHORT, {}), _variables("srun"))
     if "mpirun" in names or "mpiexec" in names:
         return _launch(_options(words, _MPI, _MPI), _variables("mpirun"))

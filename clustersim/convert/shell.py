@@ -1,9 +1,9 @@
 """Reader of launch scripts that never runs them: variables, arrays, continued lines, sums and simple conditions of bash.
 
-Supported are assignments (`A=1`, `A=(…)`, `A+=…`, export, local, declare), `$A`, `${A}`, `${A:-default}`, `${A[@]}`, `$((…))`,
-quotes, comments, `if` with `[ … ]` or `[[ … ]]`, commands up to a pipe, without redirections, and the text of `eval` or `bash -c
-"…"`. Loops, functions, groups, `case` and output of other programs (`$(…)`) are left out; a variable that only they, the
-environment or the script's arguments (`$1`) would set stays unset.
+Supported are assignments (`A=1`, `A=(…)`, `A+=…`, export, local, declare), `$A`, `${A}`, `${A:-1}`, `${A:=1}`, `${A[@]}`,
+`$((…))`, quotes, comments, `if` with `[ … ]` or `[[ … ]]`, commands up to a pipe, without redirections, and the text of `eval`
+or `bash -c "…"`. Loops, functions, groups, `case` and output of other programs (`$(…)`) are left out; a variable that only they,
+the environment or the script's arguments (`$1`) would set stays unset.
 """
 
 from __future__ import annotations
@@ -131,10 +131,7 @@ class Shell:
 
     def _assign(self, word: str) -> None:
         """Set the variable of `A=1`, `A=(…)` or `A+=…`. Raises InputError for one that grows without end."""
-        found = _ASSIGN.fullmatch(word)
-        if found is None:
-            return
-        name, more, text = found.groups()
+        name, more, text = _ASSIGN.fullmatch(word).groups()  # type: ignore[union-attr]  # as the caller checked
         if text.startswith("("):
             value = self.expand(text[1:-1])
             value = [*self.variables.get(name, []), *value] if more else value
@@ -172,7 +169,10 @@ class Shell:
         name = inner["name"] if inner else found["name"] or ""
         value, known = " ".join(self.variables.get(name, [])), name in self.variables
         if inner and inner["how"] and not (value if inner["how"].startswith(":") else known):
-            return self._replaced(_unquoted(inner["default"]), depth + 1)
+            value = self._replaced(_unquoted(inner["default"]), depth + 1)
+            if inner["how"][-1] == "=":
+                self.variables[name] = [value]
+            return value
         if name and not known:
             self.unset[name] = None
         return value

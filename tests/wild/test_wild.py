@@ -571,6 +571,11 @@ LAUNCHED = {
         "srun -N 4 --ntasks-per-node=8 --gpus-per-task 1 bash -c 'python {0} $SLURM_NTASKS_PER_NODE'",
         "4 nodes of 8",
     ),
+    "flux": ("flux run -N 4 -n 32 -g 1 python {0} 8", "4 nodes of 8"),
+    "default": (
+        ': "${{NNODES:=4}}"\ntorchrun --nproc_per_node ${{GPUS:=16}} --nnodes $NNODES python {0} $((GPUS / 2))',
+        "4 nodes of 16",
+    ),
     "gres": ("#SBATCH -N4 --gres=gpu:a100:8\nsrun python {0} $SLURM_GPUS_ON_NODE", "4 nodes of 8"),
     "tasks": (
         "#SBATCH --ntasks 32\n#SBATCH --ntasks-per-node=8\nsrun python {0} $((SLURM_NTASKS / SLURM_NNODES))",
@@ -749,3 +754,38 @@ def test_servers_of_several_sizes_are_not_written_for_ns3(tmp_path):
     said = command("show", "s16_gh200_and_nvl72.yaml", "--export", "ns3", tmp_path / "one.txt", code=2)
     assert "one number of GPUs for all servers, and these nodes differ; write graphml" in said
     command("show", "s16_gh200_and_nvl72.yaml", "--export", "graphml", tmp_path / "one.graphml")
+
+
+@pytest.mark.parametrize("optimizer, gigabytes", [("adam", 54), ("adam8bit", 40.5)])
+def test_bf16_weights_gradients_and_moments_on_one_gpu(optimizer, gigabytes, tmp_path):
+    """Llama 2 7B in bf16 with AdamW and AdamW8bit (meta-pytorch/torchtune PR 389), without PyTorch's and CUDA's own memory."""
+    moments = "" if optimizer == "adam8bit" else "moments: bf16, "
+    (tmp_path / "t.yaml").write_text(ONE_A100)
+    (tmp_path / "w.yaml").write_text(
+        "name: llama2-7b\nmodel: {layers: 32, hidden: 4096, heads: 32, ffn: 11008, vocab: 32000, norm: rmsnorm,"
+        " activation: swiglu, positions: rotary, bias: false, tied_embeddings: false}\n"
+        "training: {global_batch: 2, micro_batch: 2, seq: 512, framework: pytorch, kernels: eager, recompute: full,"
+        f" optimizer: {optimizer}, main_params: bf16, {moments}gradients: bf16, cross_entropy: eager}}\n"
+        "parallelism: {dp: 1}\n"
+    )
+    found = run(tmp_path / "t.yaml", tmp_path / "w.yaml")["memory"]
+    own = found["by_pipeline_rank"][0]["framework_bytes"]
+    assert (found["peak_bytes"] - own) / 1e9 == pytest.approx(gigabytes, rel=0.03)
+
+
+def test_a_terabyte_of_host_memory_is_too_little_for_70b(tmp_path):
+    """axolotl-ai-cloud/axolotl issue 1439: all of Llama 2 70B on eight A100, ZeRO-3 with all on the host, 1,024 GB."""
+    cpu = {"device": "cpu"}
+    zero = {"stage": 3, "offload_optimizer": cpu, "offload_param": cpu}
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
+    (tmp_path / "a.yaml").write_text(
+        "sequence_len: 4096\nmicro_batch_size: 1\ngradient_accumulation_steps: 1\noptimizer: adamw_torch\nbf16: true\n"
+        "gradient_checkpointing: true\nflash_attention: true\ndeepspeed: ds.json\n"
+    )
+    (tmp_path / "config.json").write_text(json.dumps(yaml.safe_load(LLAMA2_70B)))
+    given = ("--model", tmp_path / "config.json", "--gpus", "8", "-o", tmp_path / "w.yaml")
+    command("import", "axolotl", tmp_path / "a.yaml", *given)
+    words = ("run", "hgx_h100_8", tmp_path / "w.yaml", "--gpu", "a100", "--set", "cluster.node.host.memory=1024GB")
+    said = command(*words, code=2)
+    assert "of host memory and has" in said and "host.memory" in said
+    assert run(*words[1:-1], "cluster.node.host.memory=1.5TB")["step_time_s"] > 0  # as the remedy says
