@@ -353,7 +353,7 @@ def test_what_show_prints() -> None:
     assert "4 stages of 2 chunks, 8 microbatches" in schedule_text("interleaved", 4, 8, 2)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble", "zb_h2", *FOLDED])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble", "zb_h2", "dualpipev", *FOLDED])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_more_microbatches_than_settle_fill_memory_no_further(name: str, stages: int, chunks: int) -> None:
