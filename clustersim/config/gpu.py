@@ -47,6 +47,8 @@ class Gpu(Spec):
     """Measured speed of GEMMs, fused attention and other kernels relative to the forecast; default 1."""
     power: Power
     """Power limit of the board."""
+    power_limit: Power | None = None
+    """Lower power limit that its owner has set."""
     peer_to_peer: bool = True
     """GPUs reach each other's memory over PCIe; otherwise through host memory (GeForce)."""
     evidence: dict[str, StepEvidence] = Field(default_factory=dict)

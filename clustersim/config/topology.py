@@ -91,7 +91,6 @@ def _proto(value: object) -> object:
 
 
 def _like(pattern: str) -> WithJsonSchema:
-    """Return the JSON schema of text that matches a pattern."""
     return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
 
 
@@ -118,8 +117,9 @@ class Gpus(Spec):
             chosen_on="shares at which published steps are right, over those of long products: 0.90 to 1.04",
         ),
     ] = None
-    """Measured share of the burst rate that GEMMs keep for seconds. Default: the GPU's file; otherwise computed from the
-    board's power."""
+    """Measured share of the burst rate that GEMMs keep for seconds. Default: the GPU's file, or else from the board's power."""
+    power_limit: Power | None = None
+    """Power limit set on each GPU (`nvidia-smi -pl`), below its own: GEMMs slow down by the law of power. Default: none."""
     speed: Annotated[
         dict[KernelGroup, GroupSpeed] | None,
         Declared(

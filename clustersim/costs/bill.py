@@ -80,14 +80,11 @@ def _mean(each: Sequence[tuple[float, int]]) -> float:
 
 
 def node_power(cluster: Topology, figures: Figures) -> float:
-    """Return the maximum power of a node in W: from its file, or its GPUs' power times a typical factor."""
-    said = cluster.counts.get("power")
-    if said:
-        return said / cluster.nodes
-    return (
-        _mean([(gpus * gpu.power, count) for gpu, gpus, count in cluster.node_types()])
-        * figures.power.node_over_gpus.value
-    )
+    """Return the maximum power of a node in W: from its file, or a typical factor of its GPUs', less what power limits save."""
+    types, said = cluster.node_types(), cluster.counts.get("power")
+    gpus = _mean([(gpus * gpu.power, count) for gpu, gpus, count in types])
+    saved = _mean([(gpus * (gpu.power - (gpu.power_limit or gpu.power)), count) for gpu, gpus, count in types])
+    return (said / cluster.nodes if said else gpus * figures.power.node_over_gpus.value) - saved
 
 
 HOUR, YEAR = 3600.0, 8766 * 3600.0

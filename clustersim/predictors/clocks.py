@@ -33,12 +33,12 @@ def sustained(gpu: Gpu, dtype: str) -> float:
     """Return the share, in (0, 1], of their burst rate that GEMMs of `dtype` sustain on `gpu` for seconds.
 
     It is `sustained` in the GPU's YAML if the type is listed, else the power law (`power.STEP`), at most 1: the clock falls until
-    the board meets its power limit. GEMMs on SIMT units (fp32, fp64) have 1, because their tables are timed in loops of seconds.
+    the board meets its power limit. A lower limit set by its owner reduces both. GEMMs on SIMT units (fp32, fp64) have 1.
     """
     name = gpu.matrix_type(dtype)
     if name in gpu.sustained:
-        return gpu.sustained[name]
-    return min(1.0, STEP.share(gpu, name)) if follows_power(gpu, dtype) else 1.0
+        return gpu.sustained[name] * STEP.limited(gpu)
+    return min(1.0, STEP.share(gpu, name) * STEP.limited(gpu)) if follows_power(gpu, dtype) else 1.0
 
 
 def share(gpu: Gpu, dtype: str, clocks: Clocks) -> float:
@@ -52,7 +52,7 @@ def source(gpu: Gpu, dtype: str, clocks: Clocks) -> str:
     """Return the source of the share: `measured` on this GPU, `law` of power, `given`, `boost`, `table` (timed for seconds)."""
     if clocks != "sustained":
         return "boost" if clocks == "boost" else "given"
-    if gpu.matrix_type(dtype) in gpu.sustained:
+    if gpu.matrix_type(dtype) in gpu.sustained and gpu.power_limit is None:
         return "measured"
     return "law" if follows_power(gpu, dtype) else "table"
 
@@ -123,20 +123,16 @@ def statement(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> str:
     if clocks == "boost":
         return "boost: as in a short burst"
     found = shares_of(kernels, gpu, clocks)
-    shares = ", ".join(f"{dtype} {100 * one['share']:.0f} %{SAID[one['source']]}" for dtype, one in found.items())
+    shares = ", ".join(
+        f"{dtype} {100 * one['share']:.0f} %{SAID.get(one['source'], '')}" for dtype, one in found.items()
+    )
     if clocks != "sustained":
         return f"as given: matrix products at {shares} of their rate in a short burst" if shares else "as given"
     more = "; kernels that leave matrix units idle keep more"
     return f"sustained: matrix products at {shares} of their rate in a short burst{more}" if shares else "sustained"
 
 
-SAID: Mapping[str, str] = {
-    "measured": " (measured)",
-    "law": " (from its power)",
-    "given": "",
-    "boost": "",
-    "table": " (timed for seconds)",
-}
+SAID = {"measured": " (measured)", "law": " (from its power)", "table": " (timed for seconds)"}
 
 
 def shares_of(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> dict[str, dict[str, Any]]:

@@ -112,10 +112,15 @@ class PowerLaw(NamedTuple):
     exponent: float = 1.0
 
     def share(self, gpu: Gpu, dtype: str) -> float:
-        """Return the share of `gpu.matrix_peak(dtype)` that the power limit allows; above 1 if power does not limit."""
+        """Return the share of `gpu.matrix_peak(dtype)` that the board's power allows; above 1 if power does not limit."""
         energy = self.energy.get(gpu.architecture, self.newest[gpu.vendor]) * self.width.get(dtype, 1.0)
         demand = energy * (gpu.clock * 1e-9 / self.at) ** self.rise * (gpu.matrix_peak(dtype) * 1e-12)
         return self.factor * float(((1 - self.static) * gpu.power / demand) ** self.exponent)
+
+    def limited(self, gpu: Gpu) -> float:
+        """Return the factor by which a power limit below the board's lowers that share: static power stays as it is."""
+        left = (gpu.power_limit or gpu.power) / gpu.power - self.static
+        return float((left / (1 - self.static)) ** self.exponent)
 
 
 def _by_node(picojoules: float, width: Mapping[str, float] = MappingProxyType({})) -> PowerLaw:

@@ -265,7 +265,14 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
     """Return the GPU of a node type, with the clock and speed that the file sets. Raises ConfigError for an unknown GPU."""
     try:
         gpu = gpus.load(node.gpus.model, Path(document.path).parent)
-        own = {key: value for key in ("sustained", "speed") if (value := getattr(node.gpus, key)) is not None}
+        own = {
+            key: value
+            for key in ("sustained", "speed", "power_limit")
+            if (value := getattr(node.gpus, key)) is not None
+        }
+        if not gpu.power / 4 <= (node.gpus.power_limit or gpu.power) <= gpu.power:  # nvidia-smi: 100 W of an A100's 400
+            said = f"gpus.power_limit: write {gpu.power / 4:g}W to {gpu.power:g}W"
+            raise document.error((*at, "gpus", "power_limit"), said)
         return gpu.model_copy(update=own) if own else gpu
     except ConfigError:
         raise  # at its position in the GPU's file

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clustersim.costs.bill import rates
+from clustersim.costs.figures import load as load_figures
 from clustersim.errors import ConfigError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
@@ -207,3 +209,44 @@ def test_the_same_board_at_a_higher_boost_clock_holds_as_much(name, factor):
         update={"clock": gpu.clock * factor, "matrix": {k: v * factor for k, v in gpu.matrix.items()}}
     )
     assert factor * sustained(faster, "bf16") >= sustained(gpu, "bf16") * (1 - 1e-9)
+
+
+LIMIT = "cluster.node.gpus.power_limit"
+
+
+@given(machines, st.sampled_from(("bf16", "fp8")), st.floats(0.25, 1), st.floats(0.25, 1))
+def test_a_lower_power_limit_never_runs_faster_and_the_boards_own_changes_nothing(gpu, dtype, one, other):
+    low, high = sorted((one, other))
+    limited = [gpu.model_copy(update={"power_limit": gpu.power * part}) for part in (low, high, 1.0)]
+    held = [sustained(board, dtype) for board in limited]
+    assert 0 < held[0] <= held[1] <= held[2] == sustained(gpu, dtype) <= 1
+    times = [derate(KERNELS, np.ones(len(KERNELS)), board, "sustained") for board in limited]
+    assert (times[0] >= times[1]).all() and (times[1] >= times[2]).all()
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "kept"),
+    [
+        (180, 350, 1317.85 / 1750.70),  # prompts on an RTX 3090 (noonghunna/club-3090 issue 104)
+        (400, 600, 1 - 0.181),  # drafts of several tokens on an RTX 5090 (sudoingX/qwen38-mtp pull 47)
+        (175, 250, 9.37 / 10.63),  # pictures on a V100 of 300 W (bradrlaw/ai-server pull 32)
+    ],
+)
+def test_published_work_under_a_power_limit_keeps_more_than_its_gemms_alone(limit, most, kept):
+    """Whole programs, of which GEMMs are the largest part, and so slow down less than these."""
+    board = 300 if most == 250 else most
+    h100 = gpus.load("h100")
+    parts = [h100.model_copy(update={"power_limit": h100.power * watts / board}) for watts in (limit, most)]
+    alone = STEP.limited(parts[0]) / STEP.limited(parts[1])
+    assert alone < kept < 1
+    assert kept < alone + 0.5 * (1 - alone) + 0.02
+
+
+def test_a_run_under_a_power_limit_is_slower_and_draws_less():
+    whole = simulate(NODE, JOB, FEW)
+    limited = simulate(NODE, JOB, {**FEW, LIMIT: "500W"})
+    assert whole.record.end < limited.record.end < whole.record.end / STEP.limited(limited.topology.gpu)
+    watts = [rates(one.topology, load_figures()).power for one in (whole, limited)]
+    assert watts[0] - watts[1] == pytest.approx(8 * 200 * 0.82 * 1.25)
+    with pytest.raises(ConfigError, match=r"gpus.power_limit: write 175W to 700W"):
+        simulate(NODE, JOB, {**FEW, LIMIT: "100W"})
