@@ -105,7 +105,6 @@ for _tool, _file in SETTINGS.items():
 
 
 def _values(settings: list[str] | None) -> dict[str, object]:
-    """Return the values of `--set` by dotted key."""
     from clustersim.config.overrides import scalar
 
     return {key: scalar(key, value) for key, value in options.by_key(settings).items()}

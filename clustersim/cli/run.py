@@ -151,7 +151,8 @@ def _lines(result: StepResult, explained: Explanation | None, output: options.Co
         for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
             usd, own = costs[f"usd_per_{key}"], costs[f"usd_owned_per_{key}"]
             dollars = [f"{usd:,.2f} USD rented"] * (usd is not None) + [f"{own:,.2f} owned"] * (own is not None)
-            energy = f"{costs[f'kwh_per_{key}']:,.1f} kWh, {costs[f'co2_kg_per_{key}']:,.1f} kg CO2e"
+            kwh, power, co2 = (costs[f"{name}_per_{key}"] for name in ("kwh", "usd_power", "co2_kg"))
+            energy = f"{kwh:,.1f} kWh for {power:,.2f} USD, {co2:,.1f} kg CO2e"
             yield f"  {what:<13} {', '.join([*dollars, energy])}"
     if explained:
         from clustersim.explain.text import lines

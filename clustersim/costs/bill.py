@@ -16,7 +16,6 @@ class Item(NamedTuple):
     what: str
     """Part, such as `switches`."""
     number: float
-    """Number of parts."""
     price: float | None
     """USD per part; None if unknown."""
     power: float
@@ -24,7 +23,6 @@ class Item(NamedTuple):
     each: str = ""
     """Description of one part, such as `64 × 400 Gb/s`."""
     date: str = ""
-    """Date of the price."""
 
     @property
     def usd(self) -> float | None:
@@ -102,6 +100,8 @@ class Rates(NamedTuple):
     """Power of the building in W."""
     carbon: float
     """Emissions in grams CO2e per joule."""
+    electricity: float
+    """USD per joule."""
     capex: float | None
     """Total price of all machines in USD."""
 
@@ -120,7 +120,7 @@ def rates(cluster: Topology, figures: Figures) -> Rates:
     """Return the rates of a cluster: cost, power and emissions of all its GPUs, used or not.
 
     Power is the load of training times the sum of the bill's maxima times PUE. Owned: price × (1 - residual) ÷ life, plus
-    maintenance, divided by utilisation, plus electricity.
+    maintenance and people, divided by utilisation, plus electricity.
     """
     items = bill(cluster, figures)
     power = figures.power
@@ -130,14 +130,16 @@ def rates(cluster: Topology, figures: Figures) -> Rates:
     prices = [(figures.rent.get(gpu.name), count) for gpu, count in cluster.counted()]
     owned = figures.owned
     yearly = (1 - owned.residual.value) / owned.life.value + owned.maintenance.value
-    kept = None if capex is None else capex * yearly / YEAR / owned.utilisation.value
-    own = None if kept is None else kept + drawn / 3.6e6 * power.electricity.value
+    people, electricity = owned.people.value * cluster.gpus, power.electricity.value / 3.6e6
+    kept = None if capex is None else (capex * yearly + people) / YEAR / owned.utilisation.value
+    own = None if kept is None else kept + drawn * electricity
     known = [price.price * count / HOUR for price, count in prices if price]
     rent = sum(known) if len(known) == len(prices) else None
-    return Rates(rent, own, drawn, power.carbon.value / 3.6e6, capex)
+    return Rates(rent, own, drawn, power.carbon.value / 3.6e6, electricity, capex)
 
 
 def of_step(found: Rates, step: float, tokens: float) -> dict[str, Any]:
     """Return the costs of a step of `step` seconds and `tokens` tokens, and of 1e12 tokens at this speed."""
     costs = {"step": found.of(step), "1t_tokens": found.of(step / tokens * 1e12)}
-    return {f"{key}_per_{what}": value for what, one in costs.items() for key, value in one.items()}
+    power = {f"usd_power_per_{what}": one["kwh"] * 3.6e6 * found.electricity for what, one in costs.items()}
+    return {f"{key}_per_{what}": value for what, one in costs.items() for key, value in one.items()} | power

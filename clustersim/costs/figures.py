@@ -93,6 +93,10 @@ class ShareFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, lt=1)
     """A number of at least 0, below 1."""
 
 
+class CostFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, le=1e6), BeforeValidator(_alone)]]):
+    """A number of at least 0."""
+
+
 class PowerFigures(Spec):
     """Conversion of a node's maximum power into kWh, dollars and CO2."""
 
@@ -117,6 +121,8 @@ class Owned(Spec):
     """Share of the price that remains at the end of life."""
     maintenance: ShareFigure
     """Share of the price per year."""
+    people: CostFigure
+    """USD per GPU and year for staff."""
     utilisation: PartFigure
     """Share of time in which the machine is used."""
 

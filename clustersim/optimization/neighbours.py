@@ -251,7 +251,6 @@ def _nics(document: Document, types: Mapping[str, Node], nodes: int) -> Iterator
 
 
 def _nic_rate(document: Document, types: Mapping[str, Node], rates: Sequence[float], times: float) -> dict[str, object]:
-    """Return the changes to NICs and cables with `times` the rate."""
     if len(set(rates)) == 1:
         return {"cluster.nic": _rate(times * rates[0])}
     changes: dict[str, object] = {

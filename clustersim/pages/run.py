@@ -45,7 +45,7 @@ def run_data(
     return {
         "summary": {key: value for key, value in summary.items() if key != "trace"},
         "names": NAMES,
-        "costs": {key: costs[f"{key}_per_1t_tokens"] for key in ("usd", "usd_owned", "kwh")},
+        "costs": {key: costs[f"{key}_per_1t_tokens"] for key in ("usd", "usd_owned", "kwh", "usd_power")},
         "why": why and {key: why[key] for key in ("bottlenecks", "what_ifs")},
         "published": nearest(result.topology, result.job),
         "ranks": _ranks(result),

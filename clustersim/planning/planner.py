@@ -276,7 +276,7 @@ class Planner:
         """Return the cost per second of a number of nodes with their network; infinite if no such cluster can be built."""
         key = _name(kind), nodes
         if key not in self.bills:
-            self.bills[key] = Rates(math.inf, math.inf, math.inf, 0.0, None)
+            self.bills[key] = Rates(math.inf, math.inf, math.inf, 0.0, 0.0, None)
             with suppress(InputError):
                 self.bills[key] = self.clusters(kind, nodes).rates
         return self.bills[key]

@@ -165,3 +165,14 @@ def test_a_run_says_what_its_step_costs_if_it_is_asked(command_line):
     assert dear["costs"]["usd_per_step"] == pytest.approx(2 * asked["costs"]["usd_per_step"])
     assert {key: value for key, value in asked.items() if key != "costs"} == plain
     assert "\nwhat it costs\n  a step" in found["--cost"]
+
+
+def test_people_are_part_of_what_is_owned_and_electricity_is_said_in_dollars(tmp_path):
+    (tmp_path / "costs.yaml").write_text("owned: {people: 1000}\n")
+    cluster = load("rail_optimized", {"cluster.nodes": 4, "cluster.gpu": "h100"})
+    alone, staffed = (rates(cluster, one) for one in (figures.load(), figures.load(tmp_path / "costs.yaml")))
+    year = 8766 * 3600
+    assert (staffed.owned - alone.owned) * year == pytest.approx(1000 * 32 / 0.8)
+    costs = of_step(alone, 2.0, 1e6)
+    assert costs["usd_power_per_step"] == pytest.approx(costs["kwh_per_step"] * 0.12)
+    assert costs["usd_power_per_step"] < costs["usd_owned_per_step"]

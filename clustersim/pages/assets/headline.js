@@ -90,7 +90,7 @@ function trillion(s, costs) {
     el("h2", {}, "10\u00b9\u00b2 tokens"),
     el("div", { class: "big" }, `${figure(1e12 / s.tokens_per_s / 86400)} days`),
     el("p", {}, `${money(costs.usd)} rented, ${money(costs.usd_owned)} owned`),
-    el("p", {}, `${figure(costs.kwh / 1e3)} MWh, without failures`),
+    el("p", {}, `${figure(costs.kwh / 1e3)} MWh for ${money(costs.usd_power)}, without failures`),
   );
 }
 

@@ -63,7 +63,6 @@ function bottleneck(s) {
   );
 }
 
-// A link, or what else bytes wait for, as `clustersim explain` names it.
 function linkWords(one) {
   if (!one.link) return named(one.what);
   const slow = one.slow ? `, slow at ${scaled(one.capacity_bytes_per_s, "B/s")}` : "";
@@ -113,7 +112,6 @@ function whatIfs(s) {
 }
 
 function changeBar(share, most) {
-  // to the left shorter, to the right longer
   const wide = (44 * Math.abs(share)) / most;
   return svg(
     "svg",
