@@ -14,7 +14,6 @@ from clustersim.writing import check_output, save
 if TYPE_CHECKING:
     from clustersim.validate.machine import MeasuredMachine
 
-ENDINGS = (".yaml", ".yml")
 ODD = 0.5
 """Weight below which a measurement is named as an outlier."""
 LEAST = 0.01
@@ -41,7 +40,7 @@ def calibrate(
     from clustersim.validate.machine import REMAINDER, machine
 
     if out:
-        check_output("--out", out, ENDINGS, (runs, *(nccl or ())))
+        check_output("--out", out, (".yaml", ".yml"), (runs, *(nccl or ())))
     with output.progress() as progress:
         found = machine(runs, trace or (), nccl or (), progress)
     if out:

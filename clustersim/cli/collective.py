@@ -56,9 +56,8 @@ def collective(
     times = read(measured, op, len(group), source, in_place) if measured else {}
     wanted = sorted(times) if times else request.sizes(begin, end, factor)
     if len(wanted) > MOST_LINES:
-        raise InputError(
-            f"{len(wanted)} sizes are too many; use a larger --factor, or a shorter span (at most {MOST_LINES})"
-        )
+        remedy = f"use a larger --factor, or a shorter span (at most {MOST_LINES})"
+        raise InputError(f"{len(wanted)} sizes are too many; {remedy}")
     with naming("--algo"):
         lines = [table.line(cluster, group, op, size, times.get(size), shares, named) for size in wanted]
 

@@ -88,22 +88,16 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
 
     A group is an OptionGroup in the annotation of a parameter, or a tuple of names of fields if its type is a dataclass.
     """
-    signature = inspect.signature(command, eval_str=True)
-    groups = {
-        name: part if isinstance(part, OptionGroup) else option_group(one.annotation.__origin__, *part)
-        for name, one in signature.parameters.items()
-        for part in getattr(one.annotation, "__metadata__", ())
-        if isinstance(part, tuple)
-    }
-    parameters = [
-        each
-        for name, one in signature.parameters.items()
-        for each in (
-            groups[name].options
-            if name in groups
-            else [parameter(name, one.annotation, one.default, one.kind is not one.KEYWORD_ONLY)]
-        )
-    ]
+    groups: dict[str, OptionGroup] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, one in inspect.signature(command, eval_str=True).parameters.items():
+        for part in getattr(one.annotation, "__metadata__", ()):
+            if isinstance(part, OptionGroup):
+                groups[name] = part
+            elif isinstance(part, tuple):
+                groups[name] = option_group(one.annotation.__origin__, *part)
+        own = [parameter(name, one.annotation, one.default, one.kind is not one.KEYWORD_ONLY)]
+        parameters += groups[name].options if name in groups else own
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -111,7 +105,7 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group.value(**{each.name: given.pop(each.name) for each in group.options})
         command(**given)
 
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
 

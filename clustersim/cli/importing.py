@@ -54,7 +54,13 @@ def megatron(
     from clustersim.convert.megatron_script import ImportRequest, imported
 
     called = {str(number): value for number, value in enumerate(arguments or (), 1)}
-    asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, _values(settings))
+    for text in variables or ():
+        name, equals, value = text.partition("=")
+        if not equals or not (name.isidentifier() or name.isdecimal()):
+            such = "NNODES=16, or 1=dlc for the script's first argument"
+            raise InputError(f"--var {text!r}: write NAME=VALUE, such as {such}")
+        called[name] = value
+    asked = ImportRequest(called, _values(settings))
     _answer(script, imported(str(script), read_text(script, "a shell script"), asked), out)
 
 
@@ -165,15 +171,6 @@ def chakra(
         if trace:
             write_trace(trace, summary, found)
     output.show("import chakra", lambda: summary, lambda: lines(summary, look()))
-
-
-def _variable(text: str) -> tuple[str, str]:
-    """Return (name, value) of `--var NAME=VALUE`. Raises InputError for another form."""
-    name, equals, value = text.partition("=")
-    if not equals or not (name.isidentifier() or name.isdecimal()):
-        such = "NNODES=16, or 1=dlc for the script's first argument"
-        raise InputError(f"--var {text!r}: write NAME=VALUE, such as {such}")
-    return name, value
 
 
 export_app = CommandGroup(help="Write a result in the format of another tool.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -66,8 +67,5 @@ def jobs(
         if target:
             progress("save")
             target = jobs_output.save(target, result.summary, result.shared, asked, force)
-
-    def lines() -> list[str]:
-        return jobs_output.lines(result.summary, result.seconds, output.verbose)
-
+    lines = partial(jobs_output.lines, result.summary, result.seconds, output.verbose)
     output.show_saved(command, result.summary, lines, target)

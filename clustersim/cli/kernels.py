@@ -70,11 +70,8 @@ def kernels(
         "exchanges": sum(row.launches for row in sent),
         "exchange_bytes": math.fsum(row.bytes * row.launches for row in sent),
     }
-    output.show(
-        "kernels",
-        lambda: {"workload": job.name, "kernels": records, "total": total},
-        lambda: _kernel_lines(job, records, total, bool(times)),
-    )
+    fields = {"workload": job.name, "kernels": records, "total": total}
+    output.show("kernels", lambda: fields, lambda: _kernel_lines(job, records, total, bool(times)))
 
 
 def _times(job: Job, found: list[KernelRow], name: str) -> dict[object, dict[str, float | None]]:

@@ -139,16 +139,12 @@ def evaluate(
         places = sources.places(sources.given(data))
         folder = next((place for place in places if (place / TABLE).is_file()), places[0])
         runs = {one.name: list(model_runs(folder, one)) for one in opened}
-        output.show(
-            "lab evaluate",
-            lambda: {
-                "models": {
-                    name: [{**run._asdict(), "error": run.error, "their_error": run.their_error} for run in part]
-                    for name, part in runs.items()
-                }
-            },
-            lambda: [line for name, part in runs.items() for line in _model_lines(name, part)],
-        )
+        records = {
+            name: [{**run._asdict(), "error": run.error, "their_error": run.their_error} for run in part]
+            for name, part in runs.items()
+        }
+        lines = [line for name, part in runs.items() for line in _model_lines(name, part)]
+        output.show("lab evaluate", lambda: {"models": records}, lambda: lines)
         return
     samples = test_samples(sources.given(data), split)
     with naming("--predictor"):
@@ -219,10 +215,9 @@ def show(
         model_card.write(card, found[CARD])
         typer.echo(f"wrote {card}")
         return
+    fields = {"predictors": {name: one.meta for name, one in found.items()}}
     output.show(
-        "lab show",
-        lambda: {"predictors": {name: one.meta for name, one in found.items()}},
-        lambda: [line for one in found.values() for line in _weights_lines(one, full)],
+        "lab show", lambda: fields, lambda: [line for one in found.values() for line in _weights_lines(one, full)]
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,16 +215,10 @@ class CommandOutput:
         self, command: str, summary: Mapping[str, Any], lines: Callable[[], Iterable[str]], folder: Path | None
     ) -> None:
         """Print the result of a simulation, its summary or its lines of text, and the folder that it was saved in."""
+        from clustersim.report.trace import left_out
 
-        def text() -> Iterator[str]:
-            from clustersim.report.trace import left_out
-
-            yield from lines()
-            if folder:
-                yield f"written to {folder}/ (open trace.json.gz at https://ui.perfetto.dev)"
-                yield from left_out(summary)
-
-        self.show(command, lambda: summary, text)
+        where = [f"written to {folder}/ (open trace.json.gz at https://ui.perfetto.dev)"] if folder else []
+        self.show(command, lambda: summary, lambda: [*lines(), *where, *(left_out(summary) if folder else ())])
 
     def say(self, *lines: str) -> None:
         """Print lines of text unless --quiet or --json."""

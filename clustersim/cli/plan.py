@@ -273,8 +273,6 @@ def goodput(
     found = at(1.0)
     domains = rules.rack_spares(how, found, nodes, rack)
     storage = rules.enough_storage(how, at) * gpus
-    output.show(
-        "goodput",
-        lambda: rules.fields(found, domains, length, gpus, storage),
-        lambda: rules.lines(found, domains, length, (nodes, gpus, node.gpu.name), storage, how),
-    )
+    fields = rules.fields(found, domains, length, gpus, storage)
+    cluster = nodes, gpus, node.gpu.name
+    output.show("goodput", lambda: fields, lambda: rules.lines(found, domains, length, cluster, storage, how))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -26,16 +27,16 @@ def cores() -> int:
 
 def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
     """Yield `count` items and show a progress bar; if standard error is not a terminal, an occasional line."""
-    if silent or not sys.stderr.isatty():
-        with progressing(silent) as tell:
-            for done, item in enumerate(items, 1):
-                tell(f"simulate: {done:,} of {count:,} done")
-                yield item
-        return
-    from rich.console import Console
-    from rich.progress import track
+    if not silent and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track
 
-    yield from track(items, "simulate", total=count, console=Console(stderr=True))
+        yield from track(items, "simulate", total=count, console=Console(stderr=True))
+        return
+    with progressing(silent) as tell:
+        for done, item in enumerate(items, 1):
+            tell(f"simulate: {done:,} of {count:,} done")
+            yield item
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def progressing(silent: bool) -> Iterator[Progress]:
         yield lambda step: print(f"{PROGRESS_LINE}{step}", file=sys.stderr, flush=True)
         return
     if silent or not sys.stderr.isatty():
-        yield _nothing if silent or PROGRESS in os.environ else rarely()
+        yield rarely(silent=silent or PROGRESS in os.environ)
         return
     from rich.console import Console
     from rich.status import Status
@@ -54,10 +55,10 @@ def progressing(silent: bool) -> Iterator[Progress]:
         yield status.update
 
 
-def rarely(now: Callable[[], float] = time.monotonic) -> Progress:
-    """Return the reporter for log files: a line after `FIRST` seconds, then one every `EACH` seconds."""
+def rarely(now: Callable[[], float] = time.monotonic, silent: bool = False) -> Progress:
+    """Return the reporter for log files: a line after `FIRST` seconds, then one every `EACH` seconds; none if `silent`."""
     begun = now()
-    due = begun + FIRST
+    due = math.inf if silent else begun + FIRST
 
     def tell(step: str) -> None:
         nonlocal due
@@ -67,7 +68,3 @@ def rarely(now: Callable[[], float] = time.monotonic) -> Progress:
                 print(f"after {at - begun:,.0f} s: {step}", file=sys.stderr, flush=True)
 
     return tell
-
-
-def _nothing(_: str) -> None:
-    """Ignore the progress."""

@@ -116,24 +116,20 @@ def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Pr
 
 def _add_costs(result: StepResult, wanted: bool, prices: options.Prices) -> None:
     """Add the costs of the step to its summary if `wanted`, or if prices are given."""
-    figures = prices.figures()
-    if not wanted and figures is None:
-        return
-    from clustersim.costs.bill import of_step, rates
-    from clustersim.costs.figures import load
+    if (figures := prices.figures()) or wanted:
+        from clustersim.costs.bill import of_step, rates
+        from clustersim.costs.figures import load
 
-    found, step = rates(result.topology, figures or load()), result.summary["expected_step_time_s"]
-    result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
+        found, step = rates(result.topology, figures or load()), result.summary["expected_step_time_s"]
+        result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 
-def _page(
-    result: StepResult, question: StepQuestion, identity: Question, explained: Explanation | None
-) -> dict[str, str]:
-    """Return {name: text} of the HTML page of a result, with its what-ifs if `explained` is given."""
+def _page(result: StepResult, question: StepQuestion, asked: Question, why: Explanation | None) -> dict[str, str]:
+    """Return {name: text} of the HTML page of a result, with its what-ifs if `why` is given."""
     from clustersim.pages.run import run_page
 
-    facts = explained.facts() if explained else None
-    return {"report.html": run_page(result, shlex.join(question.words), identity.manifest(), facts)}
+    facts = why.facts() if why else None
+    return {"report.html": run_page(result, shlex.join(question.words), asked.manifest(), facts)}
 
 
 def _lines(result: StepResult, explained: Explanation | None, output: options.CommandOutput) -> Iterator[str]:

@@ -49,13 +49,16 @@ def serve(
     from clustersim.serve.form import FORMS, RunForm
     from clustersim.serve.server import Address, serve
 
-    def say(url: str) -> None:
-        typer.echo(f"{results}/ at {url} (Ctrl-C ends it)")
-
     size = int(quantity("--memory", memory, "size"))
     if size < LEAST:
         raise InputError(f"--memory {memory}: a run needs {LEAST >> 30} GiB to begin with; give as much or more")
     limits = ChildLimits(at_once or cores(), waiting, size, seconds)
     commands = {name: app((name,)).registered_commands[0].callback or serve for name in FORMS}
     form = RunForm.of(topologies or (), workloads or (), commands)
-    serve(results, Address(host, port, token), form, limits, say)
+    serve(
+        results,
+        Address(host, port, token),
+        form,
+        limits,
+        lambda url: typer.echo(f"{results}/ at {url} (Ctrl-C ends it)"),
+    )

@@ -82,11 +82,9 @@ def show(
             typer.echo(f"written to {target}", err=True)
         cluster = build(document) if document else None
         items = bill(cluster, load(costs)) if cluster else []
-        output.show(
-            "show",
-            lambda: facts | (_facts(cluster, items) if cluster else {}),
-            lambda: text + ([*table(describe(cluster), "<"), "", *_bill(items)] if cluster else []),
-        )
+        fields = facts | (_facts(cluster, items) if cluster else {})
+        text += [*table(describe(cluster), "<"), "", *_bill(items)] if cluster else []
+        output.show("show", lambda: fields, lambda: text)
 
 
 def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:

@@ -67,11 +67,9 @@ def validate(
             shown = judged(left_out, strangers)
             kept.finish(shown, page(figures, shown, title))
     every = {"runs": shown, "runs_left_out": left_out, "runs_in_sample": outcomes}
-    output.show(
-        "validate",
-        lambda: {**figures, "folder": str(kept.shown), **every},
-        lambda: [*_lines(figures, outcomes), "", f"written to {kept.shown}/ (open report.html in a browser)"],
-    )
+    fields = {**figures, "folder": str(kept.shown), **every}
+    where = f"written to {kept.shown}/ (open report.html in a browser)"
+    output.show("validate", lambda: fields, lambda: [*_lines(figures, outcomes), "", where])
 
 
 def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
