@@ -15,6 +15,7 @@ from clustersim.config.evidence import Evidence, StepEvidence
 from clustersim.config.fields import Name, Size, Spec, Time, validate
 from clustersim.config.yaml import Document, read
 from clustersim.errors import UnknownNameError, suggest
+from clustersim.hardware.constants import STEP_CALL
 from clustersim.hardware.formats import activation_type
 
 FOLDER = Path(__file__).parent
@@ -302,21 +303,20 @@ def _document(path: Path) -> Document:
 def unseen(framework: Framework, source: str) -> float | None:
     """Return the ratio of a kernel's launch time without a publisher's steps to the time with them.
 
-    The former is the geometric mean over hosts of other sources; None if the time is not from this publisher.
+    The former is the geometric mean over hosts of other publishers and measured ones; None if the time is not from this one.
     """
     own = None if framework.host is None else framework.host.kernel
     if own is None or source not in own.read_from:
         return None
     known = {one.host.kernel.read_from: one.host.kernel.value for one in everything() if one.host is not None}
-    others = [log(value / own.value) for sources, value in known.items() if sources and source not in sources]
-    return exp(fsum(others) / len(others)) if others else None
+    times = [STEP_CALL, *(value for sources, value in known.items() if sources and source not in sources)]
+    return exp(fsum(log(value / own.value) for value in times) / len(times))
 
 
 def releases(framework: Framework, year: int | None = None) -> list[Framework]:
     """Return the releases of a framework, those nearest to a year first, newer ones first if equal; None: the newest first."""
     when = 9999 if year is None else year
-    names = set(framework.match)
-    found = [one for one in everything() if names & set(one.match)]
+    found = [one for one in everything() if set(framework.match) & set(one.match)]
     return sorted(found, key=lambda one: (max(one.since - when, when - one.until, 0), -one.since))
 
 

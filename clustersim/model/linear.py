@@ -135,15 +135,13 @@ def redistributed(shard: ShardedModel, calls: tuple[Collective, ...]) -> tuple[K
 
 
 def gathered(shard: ShardedModel, gather: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]]) -> Steps:
-    """Return a GEMM on a gathered operand: whole, or in chunks, the rank's own first, while a ring brings the next chunk.
-    It is whole if a cast is between gather and GEMM (async of PyTorch, its issue 149990)."""
-    late = shard.format is not None and not shard.format.travels
+    """Return a GEMM on a gathered operand: whole, or in chunks, the rank's own first, while a ring brings the next chunk."""
+    late = shard.format is not None and not shard.format.travels  # PyTorch's async cannot cast between (issue 149990)
     if late or shard.overlap not in ("ring", "async") or not gather or shard.tokens % shard.tp:
         return (*gather, *redistributed(shard, gather), *make())
     chunk = make(rows=shard.tokens // shard.tp)
-    step = gather[0]._replace(
-        size=gather[0].size / (shard.tp - 1), over=len(chunk)
-    )  # a share (t - 1) / t in t - 1 steps
+    # a share (t - 1) / t in t - 1 steps
+    step = gather[0]._replace(size=gather[0].size / (shard.tp - 1), over=len(chunk))
     ring: Steps = (step, *chunk)
     return (*(ring * (shard.tp - 1)), *chunk)
 
