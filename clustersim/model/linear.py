@@ -156,8 +156,7 @@ def scattered(
     """
     if shard.overlap == "async" and reduce and not shard.tokens % shard.tp:
         own = make(rows=shard.tokens // shard.tp)
-        [call] = reduce
-        step = call._replace(size=call.size / (shard.tp - 1), over=len(own))
+        step = reduce[0]._replace(size=reduce[0].size / (shard.tp - 1), over=len(own))
         total = copy(shard, "sum_chunks", shard.tokens // shard.tp, columns, (shard.tp + 1) * shard.size)
         sent: Steps = (step, *own)
         return (*own, *(sent * (shard.tp - 1)), total)
