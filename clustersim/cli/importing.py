@@ -92,7 +92,6 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def _importer(tool: str, file: str, *names: str) -> None:
-    """Add the command that reads the settings file of a tool."""
 
     def command(request: SettingsFile) -> None:
         from clustersim.api.launch import imported

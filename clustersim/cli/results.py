@@ -187,6 +187,7 @@ def report(
 def explore(
     sweep: Annotated[Path, "The folder of a sweep, such as one in results/.", "SWEEP"],
     *,
+    why: Annotated[bool, "Also say what would make the fastest point faster; each what-if is simulated."] = False,
     out: PageFile = None,
     output: Annotated[CommandOutput, ("quiet",)],
 ) -> None:
@@ -196,7 +197,8 @@ def explore(
     """
     from clustersim.pages.sweep import sweep_page
 
-    _write_page(out, sweep, (), lambda: sweep_page(sweep), output)
+    with output.progress() as progress:
+        _write_page(out, sweep, (), lambda: sweep_page(sweep, why, progress), output)
 
 
 def _write_page(

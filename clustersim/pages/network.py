@@ -75,7 +75,6 @@ def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> 
 
 
 def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, holds: Floats) -> dict[str, object]:
-    """Return the row of link `i`, which stands for `many` identical ones."""
     a, b = ends(topology, i)
     return {
         "link": topology.link_name(i),

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from clustersim.config.results import Manifest
 from clustersim.errors import InputError
+from clustersim.explain.explanation import explained
 from clustersim.pages.shell import page
 from clustersim.parallel.options import FLAGS
-from clustersim.question import StepQuestion
+from clustersim.question import StoredRun
 from clustersim.report import store
 from clustersim.report.terminal import NAMES
+from clustersim.simulation import Progress, silent
 from clustersim.sweeps import log
 from clustersim.sweeps.evaluate import COLUMNS, Row
 from clustersim.sweeps.space import Point, varied
@@ -20,7 +22,7 @@ from clustersim.units import plural
 
 SCRIPTS = (
     *("words.js", "common.js", "plot.js", "points.js", "scatter.js", "heat_map.js", "parallel.js", "point_detail.js"),
-    "explorer.js",
+    *("what_ifs.js", "explorer.js"),
 )
 STYLES = ("base.css", "explorer.css")
 MOST_POINTS = 100_000
@@ -28,17 +30,24 @@ DIGITS = 6
 """Significant digits of numbers in the page."""
 
 
-def sweep_page(folder: Path) -> str:
-    """Return the page of a folder of `clustersim sweep` as HTML. Raises InputError if it is not one, or has no points."""
+def sweep_page(folder: Path, explain: bool = False, progress: Progress = silent) -> str:
+    """Return the page of a folder of `clustersim sweep` as HTML. explain: whether it has what-ifs of the fastest point.
+
+    Raises InputError if it is not such a folder, or has no points.
+    """
     found = sweep_rows(folder)
     if len(found) > MOST_POINTS:
-        raise InputError(
-            f"{folder}: has {len(found):,} points, and a page at most {MOST_POINTS:,}; sweep fewer axes at once"
-        )
-    if all(row["status"] != "ok" for _, row in found):
+        most = f"a page has at most {MOST_POINTS:,}; sweep fewer axes at once"
+        raise InputError(f"{folder}: has {len(found):,} points, and {most}")
+    if not (ended := [one for one in found if one[1]["status"] == "ok"]):
         why = f"none of its {plural(len(found), 'point', 'points')} has a result to draw: {found[0][1]['reason']}"
         raise InputError(f"{folder}: {why}")
-    return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, sweep_data(found, store.manifest_of(folder, "sweep")))
+    data = sweep_data(found, manifest := store.manifest_of(folder, "sweep"))
+    if explain:
+        stored = _asked(folder, manifest, max(ended, key=lambda one: one[1]["tokens_per_s"])[0])
+        with stored.holding():
+            data["why"] = explained(stored.question, progress, stored.again(progress)).facts()
+    return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, data)
 
 
 def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
@@ -67,7 +76,7 @@ def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[s
     }
     kept = [name for name in columns if name in axes or name in ("status", "reason") or name not in same]
     return {
-        "command": _command(manifest),
+        "command": _asked(Path(), manifest, {}).question.words,
         "flags": _flags(space),
         "axes": axes,
         "columns": {name: _packed(columns[name]) for name in kept},
@@ -96,15 +105,9 @@ def _flags(space: Sequence[Point]) -> list[list[str]]:
     return [[COLUMNS.get(key, key), FLAGS.get(key, ""), key, shared.get(key, "")] for key in keys]
 
 
-def _command(manifest: Manifest) -> list[str]:
-    """Return the words of the command that all points share."""
-    places = {part: Path(one.path) for part, one in manifest.inputs.items()}
-    if not {"topology", "workload"} <= places.keys():
+def _asked(folder: Path, manifest: Manifest, point: Point) -> StoredRun:
+    """Return the run of one point of a sweep. Raises InputError if the manifest names no inputs."""
+    if not {"topology", "workload"} <= manifest.inputs.keys():
         raise InputError(f"{store.MANIFEST}: names no inputs; run the sweep again")
-    options = manifest.options
-    question = StepQuestion(
-        *(places["topology"], places["workload"]),
-        engine=options.engine or "auto",
-        plugins=tuple(options.plugins),
-    )
-    return question.words
+    options = manifest.options.model_copy(update={"overrides": point, "engine": manifest.options.engine or "auto"})
+    return StoredRun(folder, manifest.model_copy(update={"options": options}))

@@ -172,7 +172,6 @@ class Site:
         return {"results": self.folder.rows(), "children": children}
 
     def _result_of(self, child: Child) -> str | None:
-        """Return the name of the result that a command has written, or None."""
         if child.state != "done":
             return None
         if child.words[0] in _WRITERS.values():

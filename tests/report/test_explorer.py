@@ -110,3 +110,26 @@ def test_it_is_written_and_what_is_no_sweep_is_said_so(sweep, tmp_path, call):
     ):
         code, out, err = call("explore", name)
         assert code == 2 and said in err and "Traceback" not in err
+
+
+def test_an_explorer_has_the_what_ifs_of_its_fastest_point_if_they_are_asked_for(tmp_path, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    words = ["nvlink_h100_4", "gpt2_large", "--predictor", "roofline", "--global-batch", "16"]
+    assert call("sweep", *words, "--tp", "1,2", "--pp", "1,2", "--workers", "1", "--out", "s", "--quiet")[0] == 0
+    assert call("explore", "s", "--why", "--quiet")[0] == 0
+    text = (tmp_path / "s/report.html").read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    best = data["columns"]["tokens_per_s"]["numbers"].index(max(data["columns"]["tokens_per_s"]["numbers"]))
+    split = {name: data["columns"][name] for name in ("tp", "pp")}
+    own = {
+        name: str((one.get("numbers") or [one["texts"][p] for p in one["places"]])[best]) for name, one in split.items()
+    }
+    run = [word for name, value in own.items() for word in (f"--{name}", value)]
+    found = json.loads(call("run", *words, *run, "--why", "--json", "--no-save", "--engine", "auto")[1])["why"]
+    assert data["why"]["step_time_s"] == pytest.approx(found["step_time_s"], rel=1e-12)
+    assert [one["name"] for one in data["why"]["what_ifs"]] == [one["name"] for one in found["what_ifs"]]
+    assert call("explore", "s", "--quiet")[0] == 0
+    assert (
+        '"why"'
+        not in (tmp_path / "s/report.html").read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
+    )

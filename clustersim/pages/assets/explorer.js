@@ -154,6 +154,7 @@ const parts = [
   sweepHead(),
   measures.length ? el("div", { class: "views" }, scatter(), heatMap()) : el("p", {}, "No point has a result."),
   pointDetail(),
+  DATA.why ? section("why", "What would change the fastest point", whatIfs(DATA.why)) : null,
   measures.length ? parallel() : null,
   bestTable(),
 ];
