@@ -271,8 +271,7 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
             if (value := getattr(node.gpus, key)) is not None
         }
         if not gpu.power / 4 <= (node.gpus.power_limit or gpu.power) <= gpu.power:  # nvidia-smi: 100 W of an A100's 400
-            said = f"gpus.power_limit: write {gpu.power / 4:g}W to {gpu.power:g}W"
-            raise document.error((*at, "gpus", "power_limit"), said)
+            raise document.error((*at, "gpus"), f"gpus.power_limit: write {gpu.power / 4:g}W to {gpu.power:g}W")
         return gpu.model_copy(update=own) if own else gpu
     except ConfigError:
         raise  # at its position in the GPU's file
