@@ -17,7 +17,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, distinct_rows, offsets
 from clustersim.collectives.plan import BUFFERED, bus_factor
-from clustersim.engine.fabric import Activity, Segment, SegmentRow, SegmentTimes
+from clustersim.engine.fabric import Activity, SegmentRow, SegmentTimes
 from clustersim.engine.flows import Flow
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
 from clustersim.engine.launching import LaunchTimes, Seconds, hosted, launching
@@ -298,21 +298,16 @@ class Activities:
     memory: float | None = 0.0
     """Share of memory bandwidth that it takes from memory-bound kernels; None: computed from NCCL's traffic."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
-    activities: list[Activity] = field(default_factory=lambda: [Activity.NONE])
+    activities: list[Activity] = field(default_factory=lambda: [Activity.alone()])
     """Distinct activities; those with the same flows share their times."""
     numbers: dict[Hashable, dict[LikeCells, int]] = field(default_factory=dict)
     """Index in `activities`, by the content without groups and then by the group cells of the calls."""
-    plain: dict[float, int] = field(default_factory=dict)
-    """Index of activities without flows, by seconds."""
     times: dict[tuple[object, ...], SegmentTimes] = field(default_factory=dict)
     """Times, by the content without groups and the first group cells whose flows take as long."""
 
     def alone(self, seconds: float) -> int:
         """Return the number of the activity that takes `seconds` without any flow."""
-        if seconds not in self.plain:
-            self.plain[seconds] = len(self.activities)
-            self.activities.append(Activity.of((Segment(seconds, None),)))
-        return self.plain[seconds]
+        return self.numbered(seconds, [()], lambda _: Activity.alone(seconds))[0]
 
     def numbered(self, what: Hashable, rows: Sequence[LikeCells], make: Callable[[LikeCells], Activity]) -> list[int]:
         """Return the index of the activity for each of `rows`. what: key of the activity's content without its groups."""

@@ -10,8 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -21,7 +20,6 @@ from clustersim.model.operator import Collective
 
 HOST = "host"
 """Name of waits for the host, next to the families of flows."""
-NO_CALLS: Mapping[Collective, float] = {}
 _SAME = 1e-12
 """Relative change of a rate that counts as rounding."""
 
@@ -105,18 +103,11 @@ class Activity:
     calls: Mapping[Collective, float]
     """The collectives and messages inside, and the bytes of each in all."""
 
-    NONE: ClassVar[Activity]
-
     @classmethod
-    def of(
-        cls, segments: Iterable[Segment], calls: Mapping[Collective, float] = NO_CALLS, memory: float = 0.0
-    ) -> Activity:
-        """Return the activity of segments; memory: as in SegmentTimes."""
-        own = list(segments)
-        flows = tuple([s.flow for s in own if s.flow is not None])
-        places = accumulate([s.flow is not None for s in own])
-        order = [-1 if s.flow is None else place - 1 for s, place in zip(own, places, strict=True)]
-        return cls(SegmentTimes([(s.compute, *s[2:]) for s in own], flows, order, memory), flows, calls)
+    def alone(cls, *seconds: float) -> Activity:
+        """Return an activity without flows that computes for `seconds`; without arguments, one that does nothing."""
+        rows = [(own, 0.0, 0.0, 0.0, 0.0) for own in seconds]
+        return cls(SegmentTimes(rows, (), [-1] * len(rows)), (), {})
 
     @property
     def segments(self) -> list[Segment]:
@@ -143,9 +134,6 @@ class Activity:
     def moving(self) -> Mapping[str, float]:
         """Seconds of flows by family that no computation overlaps with, and of waiting for the host."""
         return self.timing.moving
-
-
-Activity.NONE = Activity.of(())
 
 
 class Transfer:

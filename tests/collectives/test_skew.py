@@ -6,6 +6,7 @@ import fabric_cases as cases
 import numpy as np
 import pytest
 import simpy
+from activities import activity_of
 from engine_cases import all_links, traffic
 from examples import examples
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from clustersim.collectives.nccl import table
 from clustersim.collectives.nccl.choose import choose, why
 from clustersim.collectives.nccl.shape import shape
 from clustersim.engine.compile import Activities
-from clustersim.engine.fabric import Activity, Fabric, Segment
+from clustersim.engine.fabric import Fabric, Segment
 from clustersim.engine.network import Tenant
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
@@ -217,7 +218,7 @@ def played(topology, ranks, given, fold):
             flows = [flow for call in calls if call.group == name for flow in net.flows(call)[cell]]
             if name == "ep":  # experts compute as long as the slowest has rows for
                 rows = (np.array(given) * slowdown[ranks[first]]).max() * 1e-3
-                activity = Activity.of([Segment(0.0, flows[0]), Segment(rows, flows[1])])
+                activity = activity_of([Segment(0.0, flows[0]), Segment(rows, flows[1])])
             else:
                 made = Activities({}, net)
                 activity = made.activities[made.transfers(calls[2], [cell])[0]]

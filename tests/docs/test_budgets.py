@@ -33,7 +33,7 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 7_650,
+    "engine": 7_630,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_320,
     "topology": 5_021,
     "collectives": 4_585,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from activities import activity_of
 from examples import examples
 from flows import flow as flow_of
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from same_steps import by_task, same
 
 from clustersim.engine import compiled as extension
 from clustersim.engine.compiled import PYTHON, is_compiled, loop, new_loop
-from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.fabric import Segment
 from clustersim.engine.loop import Loop
 from clustersim.engine.program import Wait
 from clustersim.engine.simulate import simulate
@@ -227,7 +228,7 @@ def test_what_is_computed_beside_a_flow_that_is_over_is_not_slowed():
     """Slowed once before, so that its times are no longer those of its idle ones."""
     send, half = moving([0], 10.0, 10.0), moving([0], 5.0, 10.0)
     beside = Segment(0.0, flow_of("p", 1.0, 0.0, 10.0), beside=4.0, share=0.5)
-    first = Activity.of([*send.segments, beside, *send.segments])
+    first = activity_of([*send.segments, beside, *send.segments])
     rank = program(
         (task("a", first, stream="a"), task("b", half, stream="b"), task("optimizer", 4.0), task("c", send, stream="b"))
     )

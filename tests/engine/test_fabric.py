@@ -2,12 +2,13 @@
 
 import pytest
 import simpy
+from activities import activity_of
 from examples import examples
 from flows import flow as flow_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.fabric import Activity, Fabric, Segment
+from clustersim.engine.fabric import Fabric, Segment
 
 
 def flow(size, bound=10.0, latency=0.0, loads=((0, 1.0),)):
@@ -34,13 +35,13 @@ def play(capacity, starts):
 
 def test_a_newcomer_slows_a_sleeper_from_then_on():
     # 10 of 30 bytes are over at 1 s; both then move at 5 until the newcomer's 10 are over at 3 s
-    first, second = Activity.of([Segment(0.0, flow(30.0))]), Activity.of([Segment(0.0, flow(10.0))])
+    first, second = activity_of([Segment(0.0, flow(30.0))]), activity_of([Segment(0.0, flow(10.0))])
     assert play([10.0], [(0.0, first), (1.0, second)]) == pytest.approx([4.0, 3.0])
 
 
 def test_a_newcomer_meets_a_sleeper_in_its_computation_and_in_its_latency():
-    sleeper = Activity.of([Segment(1.0, flow(10.0, latency=1.0)), Segment(1.0, None)])
-    newcomer = Activity.of([Segment(0.0, flow(10.0))])
+    sleeper = activity_of([Segment(1.0, flow(10.0, latency=1.0)), Segment(1.0, None)])
+    newcomer = activity_of([Segment(0.0, flow(10.0))])
     for at in (0.5, 1.5):  # 0.5 s into the computation; 0.5 s into the latency
         ends = play([10.0], [(0.0, sleeper), (at, newcomer)])
         shared = 2 * (at + 1 - 2)  # they overlap from 2 s until the newcomer has sent the rest at half rate
@@ -61,10 +62,10 @@ def test_only_what_was_slowed_has_ends_of_its_own():
     fabric, ends = Fabric(env, [10.0]), []
     for at in (0.0, 6.0):  # one transfer of the first activity meets the newcomer, the second one nobody
         simpy.Timeout(env, at).callbacks.append(
-            lambda _: fabric.start(Activity.of([Segment(1.0, flow(10.0))] * 2), ends.append)
+            lambda _: fabric.start(activity_of([Segment(1.0, flow(10.0))] * 2), ends.append)
         )
     simpy.Timeout(env, 1.0).callbacks.append(
-        lambda _: fabric.start(Activity.of([Segment(0.0, flow(10.0))]), ends.append)
+        lambda _: fabric.start(activity_of([Segment(0.0, flow(10.0))]), ends.append)
     )
     env.run()
     assert ends == [pytest.approx([1, 3]), pytest.approx([1, 3, 4, 5]), None]
@@ -74,7 +75,7 @@ def activity(parts):
     def bound(loads):
         return min(10.0 / weight for _, weight in loads)
 
-    return Activity.of(Segment(c, flow_of("p", lat, size, bound(loads), *loads)) for c, (size, lat, loads) in parts)
+    return activity_of(Segment(c, flow_of("p", lat, size, bound(loads), *loads)) for c, (size, lat, loads) in parts)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -88,6 +89,6 @@ def test_alone_an_activity_ends_as_told_without_a_fabric(parts):
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=8))
 def test_a_shared_link_is_never_idle_while_bytes_are_left(sizes):
     """Work conservation: transfers that start together end when the link has carried all bytes."""
-    ends = play([10.0], [(0.0, Activity.of([Segment(0.0, flow(size))])) for size in sizes])
+    ends = play([10.0], [(0.0, activity_of([Segment(0.0, flow(size))])) for size in sizes])
     assert max(ends) == pytest.approx(sum(sizes) / 10)
     assert [e for _, e in sorted(zip(sizes, ends, strict=True))] == sorted(ends)

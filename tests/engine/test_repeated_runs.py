@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from activities import activity_of
 from engine_cases import ROOT, cluster, job
 
 from clustersim.cache import Cache, fingerprint, frozen, of_arrays
 from clustersim.collectives.nccl.table import line
-from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.fabric import Segment
 from clustersim.garbage import aged, uncollected
 from clustersim.simulation import run
 from clustersim.sweeps.evaluate import Files, evaluate, load
@@ -161,7 +162,7 @@ def test_an_activity_is_gone_with_the_last_who_refers_to_it() -> None:
     with uncollected():
         gc.collect()
         for _ in range(100):
-            Activity.of((Segment(1.0, None),))
+            activity_of((Segment(1.0, None),))
         assert gc.collect() == 0
 
 

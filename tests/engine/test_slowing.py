@@ -1,6 +1,7 @@
 """Communication on streams of its own takes SMs and memory from the computation that overlaps with it while both run."""
 
 import pytest
+from activities import activity_of
 from engine_cases import cluster, job
 from flows import flow as flow_of
 from hypothesis import given
@@ -9,7 +10,7 @@ from random_steps import CAPACITY, Step, program, seconds, task
 from sweep_cases import keywords
 
 from clustersim.engine.compiled import loop
-from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.fabric import Segment
 from clustersim.engine.player import together
 from clustersim.engine.program import COMPUTE, UPDATE, Wait
 from clustersim.engine.simulate import simulate
@@ -97,8 +98,8 @@ def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part
     left, lost = max(1.0 - begin, 0.0), share[0] * part[0] + max(share) * part[1]
     expected = lost * min(moving, left / (1.0 - lost))
     wait = flow_of("p", 1.0 - sum(part), 0.0, 1.0)
-    passed = Activity.of([Segment(sum(part), wait)], None, part[1])
-    transfer = Activity.of([Segment(moving, None, share=share[0], memory=share[1])])
+    passed = activity_of([Segment(sum(part), wait)], None, part[1])
+    transfer = activity_of([Segment(moving, None, share=share[0], memory=share[1])])
     begun = task("wait", seconds(begin), stream="before")
     taking = task("send", transfer, Wait("before"), stream="dp")
     job = Step([program((begun, taking, task("F", passed)))], {}).job()

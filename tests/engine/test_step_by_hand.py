@@ -1,11 +1,12 @@
 """A step of two ranks and two microbatches, executed as worked out by hand in CONTRIBUTING.md."""
 
 import numpy as np
+from activities import activity_of
 from flows import flow as flow_of
 from random_steps import plan
 
 from clustersim.engine.compiled import loop
-from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.fabric import Segment
 from clustersim.engine.program import Layout, PassMessage, Program, Task
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.schedules.action import Action
@@ -18,8 +19,8 @@ def layout(*tasks):
 
 def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     link = np.array([10.0])  # bytes/s of link 0
-    two, three = (Activity.of([Segment(seconds, None)]) for seconds in (2.0, 3.0))
-    sent = Activity.of([Segment(0.0, flow_of("p2p", 0.5, 10.0, 10.0, (0, 1.0)))])
+    two, three = (activity_of([Segment(seconds, None)]) for seconds in (2.0, 3.0))
+    sent = activity_of([Segment(0.0, flow_of("p2p", 0.5, 10.0, 10.0, (0, 1.0)))])
     first = layout(Task("compute", "F", 0), Task("p2p", "send", 0, gives=PassMessage("p2p", 0, ahead=1)))
     second = layout(Task("compute", "F", 0, waits=(PassMessage("p2p", 0),)))
     rows = [tuple(Action(stage, "F", microbatch) for microbatch in range(2)) for stage in range(2)]

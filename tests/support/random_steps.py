@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
+from activities import activity_of
 from flows import flow as flow_of
 from hypothesis import strategies as st
 from longest_path import Handle, Message, PlainTask
@@ -121,12 +122,12 @@ def plan(
 
 def seconds(value: float) -> Activity:
     """Return a computation."""
-    return Activity.of([Segment(value, None)])
+    return activity_of([Segment(value, None)])
 
 
 def moving(links: Sequence[int], size: float, bound: float, compute: float = 0.0, latency: float = 0.0) -> Activity:
     """Return a computation and the transfer that follows it."""
-    return Activity.of([Segment(compute, flow_of("p", latency, size, bound, *((link, 1.0) for link in links)))])
+    return activity_of([Segment(compute, flow_of("p", latency, size, bound, *((link, 1.0) for link in links)))])
 
 
 def task(
@@ -216,11 +217,11 @@ class _Writer:
         elif what in ("compute", "optimizer"):
             own.append(PlainTask(COMPUTE, "F" if what == "compute" else what, None, waits, None, activity, free))
         elif what == "wait":
-            own.append(PlainTask(COMPUTE, "", None, waits, None, Activity.NONE))
+            own.append(PlainTask(COMPUTE, "", None, waits, None, Activity.alone()))
         else:
             if what == READY:
                 self.marked.add(rank)
-            long = Activity.NONE if what == SYNCHRONISE else seconds(self.seconds())
+            long = Activity.alone() if what == SYNCHRONISE else seconds(self.seconds())
             own.append(PlainTask(HOST, "F" if what == "host" else what, None, waits, None, long, free))
 
     def together(self, free: bool) -> None:
@@ -236,7 +237,7 @@ class _Writer:
 
     def activity(self, segments: list[Segment]) -> Activity:
         """Return an activity; half of its computation is bound by memory."""
-        return Activity.of(segments, {}, sum(one.compute + one.beside for one in segments) / 2)
+        return activity_of(segments, {}, sum(one.compute + one.beside for one in segments) / 2)
 
 
 def _weighed(links: Sequence[int]) -> list[tuple[int, float]]:
