@@ -73,6 +73,8 @@ def test_verbose_has_what_is_left_out_otherwise():
         assert part in joined
     assert not any(part in "\n".join(text) for part in rest)
     assert "--verbose" not in joined
+    _, quiet = shown(verbose=True, parallelism__dp=1, training__global_batch=8)
+    assert "no link carried anything" in "\n".join(quiet)
 
 
 @pytest.mark.parametrize("verbose", [False, True])
