@@ -84,11 +84,11 @@ class Flag(Spec):
 
 
 class RingKind(Spec):
-    """Kind of attention of context-parallel ranks with `cp_type: p2p`, and its source."""
+    """Kind of attention of context-parallel ranks, and its source."""
 
-    value: Literal["fused", "eager", "eager_flash2", "by_head"] = "fused"
-    """`fused`: Transformer Engine's. `eager`: separate kernels add each step in fp32; `eager_flash2` also calls FlashAttention-2.
-    `by_head`: no ring, because a rank has adjacent tokens, and keys and values are gathered head by head."""
+    value: Literal["fused", "eager", "eager_flash2", "eager_flash2_repeated", "by_head"] = "fused"
+    """`fused`: Transformer Engine's. `eager`: separate kernels add each step of a ring in fp32; `eager_flash2` also calls
+    FlashAttention-2, `repeated` with keys and values of all heads. `by_head`: gathers head by head, of adjacent tokens."""
     source: str = ""
 
 

@@ -134,6 +134,7 @@ def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operat
 def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
     """Return the fused core. It saves only its statistics, 4 bytes per query and head (the next linear saves its output)."""
     kept = 4.0 * shard.heads * shard.tokens
+    kv_heads = shard.heads if "repeated" in shard.ring else kv_heads
     one = Core(shard.heads, kv_heads, dim, value_dim)
     alive = flash_gradients(shard, one)
     columns = shard.heads * value_dim

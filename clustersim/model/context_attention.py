@@ -135,7 +135,7 @@ def _merge_backward(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kerne
 def _ring_kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: int, causal: bool = False) -> Kernel:
     """Return one attention kernel of a ring. Some rings always call FlashAttention-2, whatever library the framework uses."""
     found = _kernel(shard, core, op, queries, keys, causal)
-    eager = shard.ring == "eager_flash2" and shard.training.attention == "flash"
+    eager = "flash2" in shard.ring and shard.training.attention == "flash"
     return found._replace(generation="flash2") if eager else found
 
 
@@ -160,10 +160,8 @@ def context_buffers(shard: ShardedModel, core: Core) -> float:
 
 
 def context_kept(shard: ShardedModel, core: Core) -> float:
-    """Return the bytes of the core's output that are saved in addition to the next linear's input, whose layout differs.
-
-    Transformer Engine since 2.8: the output before the all-to-all back (context_parallel.py, out_part).
-    """
+    """Return the bytes of the core's output that are saved in addition to the next linear's input, whose layout differs:
+    the output before the all-to-all back (Transformer Engine since 2.8, context_parallel.py, out_part)."""
     return shard.size * shard.tokens * core.heads * core.value_dim if "a2a" in shard.parallelism.cp_type else 0.0
 
 

@@ -44,6 +44,18 @@ def test_each_rank_does_a_cp_th_of_attention_and_of_all_products(kind, causal):
         assert 4 * flop(part, which) == pytest.approx(flop(whole, which), rel=1e-12)
 
 
+@pytest.mark.parametrize("release, repeated", [("torchtitan-2024", 4), ("torchtitan-2025", 4), ("torchtitan", 1)])
+def test_torchtitan_repeats_keys_before_it_gathers_them_until_2026(release, repeated):
+    """models/llama3/model/model.py: repeat_kv until its PR 2259."""
+    options = {"model__heads": 16, "model__kv_heads": 4, **split(TYPES[0])}
+    sizes = []
+    for framework in (release, "megatron-core"):
+        [stage] = stages(job(**options, training__framework=framework).place(4, 4))
+        own = [step for step in stage.forward if isinstance(step, Collective) and step.group == "cp"]
+        sizes.append(sum(step.size for step in own))
+    assert sizes[0] == pytest.approx(repeated * sizes[1])
+
+
 @pytest.mark.parametrize("kind", TYPES, ids=NAMES)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("cp", [8, 32])
