@@ -87,6 +87,9 @@ def refused(spec: Workload) -> Iterator[tuple[str, bool, str]]:
     yield "training.recompute_modules", bool(rerun and delayed), why
     padded = train.pad_to_capacity and split.algorithms.ep == "deepep"
     yield "training.pad_to_capacity", padded, "DeepEP sends rows without padding"
+    paired = split.zero == 3 and split.overlap.ep == "microbatch"
+    yield "parallelism.overlap.ep", paired, "Megatron-FSDP gathers the parameters of each pass anew"
+    yield "parallelism.vpp", split.pp == 1 and split.vpp > 1, "one pipeline stage has no virtual ones"
     yield "parallelism.expert_tp", bool(one.bias and one.experts and split.etp > 1), "experts with a bias are not cut"
 
 

@@ -85,6 +85,8 @@ def obeys(text):
     }
     names = {**dict.fromkeys(TABLE["arguments"]), **said, "connections": connections}
     names |= {key: said[name] or 1 for key, name in short.items()}
+    if stages := said["pipeline_model_parallel_layout"]:  # which says the virtual size too (training/arguments.py)
+        names["vpp"] = (stages.count("|") + 1) // names["pp"]
     names["etp"] = said["expert_tensor_parallel_size"] or names["tp"]
     names["world"] = int(words[words.index("--nproc_per_node") + 1]) * int(words[words.index("--nnodes") + 1])
     first, last = said["decoder_first_pipeline_num_layers"], said["decoder_last_pipeline_num_layers"]
