@@ -48,6 +48,8 @@ ROUNDED = 1 - 1e-9
 """Factor on bounds that absorbs rounding, because other sums have other digits."""
 CHUNKS = 0.8
 """Smallest memory of the chunks of a rank as a share of equal chunks'."""
+BALANCED = {"zbv": (1.0, 0), "v_half": (0.5, 0), "v_min": (1 / 3, 0), "dualpipev": (1.0, 0), "dualpipe": (1.0, 1)}
+"""Microbatches that each rank keeps as a share of its ranks, and more ranks (Qi et al. 2024, table 1; DeepSeek-V3, table 2)."""
 MANY = 1_000_000_000
 """Number of parameters for which an update is forecast: per parameter, no smaller update is faster."""
 
@@ -74,10 +76,7 @@ class CandidateRows(NamedTuple):
     def some(self, places: Sequence[int]) -> CandidateRows:
         """Return these rows."""
         shape, schedule = [self.shape[place] for place in places], [self.schedule[place] for place in places]
-        batch, dp, zero = self.batch[places], self.dp[places], self.zero[places]
-        return CandidateRows(
-            shape, schedule, batch, dp, zero, self.reduce[places], self.gather[places], self.away[places]
-        )
+        return CandidateRows._make([shape, schedule, *(part[places] for part in self[2:])])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,9 +164,12 @@ class Estimator:
         their schedule, which takes longer and is closer to the step. Rows that differ in memory alone are bounded once.
         """
         zero = np.where(rows.zero == 2, 1, rows.zero)
-        some, of = _distinct(rows.shape, rows.schedule, *(part.tolist() for part in rows._replace(zero=zero)[2:]))
-        found: Floats = _Columns(self, tile, rows.some(some), self._times(tile, hidden)).seconds(in_order)[of]
-        return found
+        parts = (part.tolist() for part in rows._replace(zero=zero)[2:])
+        keys = list(zip(rows.shape, rows.schedule, *parts, strict=True))
+        first = {key: row for row, key in reversed(list(enumerate(keys)))}
+        number = {row: place for place, row in enumerate(first.values())}
+        found = _Columns(self, tile, rows.some(list(number)), self._times(tile, hidden)).seconds(in_order)
+        return found[[number[first[key]] for key in keys]]
 
     def _times(self, tile: EstimatedTile, hidden: Hidden = ()) -> Floats:
         """Return the fields of `PassSeconds` of each kind of layer (kinds, 10)."""
@@ -278,14 +280,21 @@ class _Columns:
         forward, weights = low[..., 0] + low[..., 8], low[..., 2]
         low_back = backward(low) + low[..., 9]
         share = (rows.batch / self.copies)[:, None]
-        both = np.maximum(busy[..., 0] + backward(busy), busy[..., 4:6].sum(axis=2)) + waits * sent.sum(axis=2)
+        single, least = np.zeros((1, 1)), (pack.least @ self.times)[at]
+        if self.job.parallelism.overlap.ep == "microbatch":
+            each = list(zip(rows.schedule, rows.shape, rows.batch.tolist(), strict=True))
+            known = {one: units(one[0], one[1].pp, one[2], one[1].vpp, True)[0].single for one in set(each)}
+            single = np.array([np.pad(known[one], (0, busy.shape[1] - len(known[one]))) for one in each])
+        computed = share * (busy[..., 0] + backward(busy)) + single * least[..., 8:].sum(axis=2)
+        exchanged = share * busy[..., 4:6].sum(axis=2) + single * (least[..., 0] + backward(least))
+        both = np.maximum(computed, exchanged) + share * waits * sent.sum(axis=2)
         fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
         inputs = low_back - split * weights
-        single = (self.copies == 1)[:, None]  # of a pair of pipelines, no rank waits for all others
-        ends, away = np.where(single, fill, 0.0) + share * both, low_sent[..., 1] * waits
+        alone = (self.copies == 1)[:, None]  # of a pair of pipelines, no rank waits for all others
+        ends, away = np.where(alone, fill, 0.0) + both, low_sent[..., 1] * waits
         followed = _followed(ends - share * split * busy[..., 2] - away, inputs, low_sent[..., 1])
-        last = np.where(single, followed, ends)
-        ends = np.where(single, np.maximum(ends, last + away + split * weights), ends)
+        last = np.where(alone, followed, ends)
+        ends = np.where(alone, np.maximum(ends, last + away + split * weights), ends)
         return _PassBounds(ends, last, forward, low_back)
 
     def _timeline(self, row: int, before: float) -> tuple[Floats, Floats, Floats]:
@@ -443,8 +452,7 @@ class _Columns:
         several = np.maximum(whole[self.at], least[self.at] * chunks[:, None] * flight)
         several = several / self.copies[:, None]  # the copies of a pair need not keep one at a time
         kept = np.where(single, whole[self.at] * flight + top[self.at], several)
-        needed: Floats = (weights + gradients + state_bytes(job) * share + kept).max(axis=1) + FRAMEWORK
-        return needed
+        return np.asarray((weights + gradients + state_bytes(job) * share + kept).max(axis=1) + FRAMEWORK)
 
     def _in_flight(self) -> tuple[Floats, Mask]:
         """Return the smallest number of microbatches of each rank at its peak, and whether its one stage has them (both: rows,
@@ -457,17 +465,11 @@ class _Columns:
         plain = np.isin(names, ("1f1b", "zero_bubble", "zb_h2")) & (chunks == 1)
         several = CHUNKS * np.minimum(batch * chunks, 2 * (left - 1) + (chunks - 1) * length + 1) / chunks
         kinds = plain, np.isin(names, ("interleaved", "zero_bubble")) & (chunks > 1), names == "gpipe"
-        return np.maximum(np.select(kinds, [np.minimum(batch, left), several, batch], 1.0), 1.0), plain
-
-
-def _distinct(*columns: Sequence[object]) -> tuple[list[int], list[int]]:
-    """Return the first row of each combination of values, and the index of the combination of each row."""
-    first: dict[tuple[object, ...], int] = {}
-    keys = list(zip(*columns, strict=True))
-    for row, key in enumerate(keys):
-        first.setdefault(key, row)
-    number = {key: place for place, key in enumerate(first)}
-    return list(first.values()), [number[key] for key in keys]
+        found = np.select(kinds, [np.minimum(batch, left), several, batch], 1.0)
+        for name, (share, more) in BALANCED.items():  # of fewer than two a rank some are done before others come
+            most = CHUNKS * np.minimum(batch / 2, (length + more) * share)
+            found = np.where(names == name, most, found)
+        return np.maximum(found, 1.0), plain
 
 
 def _temporary(layer: Layer) -> float:
@@ -479,8 +481,7 @@ def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
     """Return the earliest end of each rank's last backward pass: after its own work, or that of all ranks after it."""
     step = backward[:, :-1] + message[:, 1:]
     between = np.concatenate([np.zeros((len(last), 1)), np.cumsum(step, axis=1)], axis=1)
-    ends: Floats = np.maximum.accumulate((last + between)[:, ::-1], axis=1)[:, ::-1] - between
-    return ends
+    return np.asarray(np.maximum.accumulate((last + between)[:, ::-1], axis=1)[:, ::-1] - between)
 
 
 def _marked_alike(job: Job) -> Job:

@@ -53,6 +53,8 @@ DIVE = 24
 """Number of tiles that are bounded together, before the candidate with the best expected value is simulated."""
 TOGETHER = 8
 """Number of rows of a tile whose bounds follow the order of their schedules together."""
+LONG = 2048
+"""Number of forward passes of a full pipeline above which a look at memory pays before the order of the schedule is bounded."""
 PLAYED = 6
 """Number of candidates simulated by bound, before one is simulated by expected value."""
 
@@ -330,9 +332,7 @@ class _CandidateSearch:
         return np.stack([self.wanted.minimized(tile.rows.cluster, load, seconds), seconds / load.tokens], axis=1)
 
     def _push_row(self, tile: _Tile, row: int) -> _Item | None:
-        if row < len(tile.order):
-            return self._push(tile.value(row), tile.point(row)[0], tile, row)
-        return None
+        return self._push(tile.value(row), tile.point(row)[0], tile, row) if row < len(tile.order) else None
 
     def _push(
         self, value: ObjectiveValue, place: PlaceInSpace, tile: _Tile, row: int = -1, refined: bool = False
@@ -358,7 +358,9 @@ class _CandidateSearch:
         """Bound a row and those after it in the order of their schedules. Return the items that may still win."""
         tile, row, worst, rows = item.tile, item.row, self.answers.worst, list[int]()
         while row < len(tile.order) and len(rows) < TOGETHER and tile.value(row) <= worst:
-            rows += [row] if self._fits(tile, row) else []
+            split, order = tile.each[tile.order[row]]
+            long = split.pp * order.vpp * min(split.batch, 2 * split.pp) > LONG
+            rows += [row] if not long or self._fits(tile, row) else []
             row += 1
         rest = self._push_row(tile, row)
         if not rows:
@@ -379,13 +381,12 @@ class _CandidateSearch:
         """Return whether a row fits into memory, as in a simulation; count it if it does not."""
         _, point = tile.point(row)
         if (memory := _memory(point)) not in self.fits:
-            self.fits[memory] = True
-            with suppress(InputError):  # which the simulation reports
+            try:
                 simulator = self.space.case.cluster(point).simulator
-                try:
-                    simulator.preparation.must_fit(simulator.placed(self.space.case.job(point)))
-                except OutOfMemoryError:
-                    self.fits[memory] = False
+                simulator.preparation.must_fit(simulator.placed(self.space.case.job(point)))
+                self.fits[memory] = True
+            except InputError as error:  # the simulation reports all others
+                self.fits[memory] = not isinstance(error, OutOfMemoryError)
         if not self.fits[memory]:
             self.out.add(TOO_LARGE, count=1 + len(tile.each[tile.order[row]][1].others))
         return self.fits[memory]
@@ -524,7 +525,7 @@ class _CandidateSearch:
         split, order = tile.each[tile.order[row]]
         place, point = tile.point(row)
         twin = self.known.get(_step(point))
-        if not item.refined and not self._fits(tile, row):
+        if not self._fits(tile, row):
             return
         if not self.answers.behind(point, item.value):
             if twin and twin.place < place and (twin.likely or twin.value > self.answers.worst):

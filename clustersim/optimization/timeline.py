@@ -39,6 +39,8 @@ class Units(NamedTuple):
     """Last unit with gradients of the weights of each stage (stages,)."""
     returning: Ints
     """Last unit with gradients of inputs on each rank (ranks,)."""
+    single: Ints
+    """Number of forward passes of each rank that overlap no backward pass (ranks,)."""
     gathered: tuple[tuple[int, ...], ...]
     """Stages of each rank in the order in which their parameters are gathered."""
     messages: int
@@ -78,7 +80,7 @@ def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: boo
     return all_units(schedule, ranks, microbatches - periods * period, chunks, beside, periods and period), periods
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: bool, period: int = 0) -> Units:
     """Return all units of a schedule. period: number of microbatches after which the order repeats, 0 if it need not."""
     rows, on = schedules.load(schedule, ranks, microbatches, chunks), schedules.pipeline(schedule, ranks, chunks)
@@ -134,7 +136,8 @@ def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, beside:
         end, begin = first[-1] + 1, first[-1 - period // on.copies] + 1
         some = np.arange(end - LOOKBACK * (end - begin), end)
         recent = np.concatenate([recent, np.array(number)[np.stack([some, some - (end - begin)], axis=1)]])
-    return Units(columns, each, closing, returning, gathered, unread + 1, recent.T)
+    single = np.bincount(columns[0, letter == FORWARD], minlength=ranks)  # of a pair, the backward pass is the first
+    return Units(columns, each, closing, returning, single, gathered, unread + 1, recent.T)
 
 
 def earliest(
