@@ -151,9 +151,9 @@ class Preparation:
 
     def _parts_of_shape(self, job: Job) -> StagesByPosition:
         """Return the stages of a placed job, from the cache of jobs with equal shapes."""
-        # keys that determine neither layers nor their stages
+        # keys that determine neither layers nor their stages; of dp, only whether a rank has peers matters
         training = job.training.model_copy(update={"global_batch": 1})
-        split = job.parallelism.model_copy(update={"dp": 1, "schedule": job.order_of_stages})
+        split = job.parallelism.model_copy(update={"dp": min(job.dp, 2), "schedule": job.order_of_stages})
 
         def found() -> StagesByPosition:
             whole = split.uncut

@@ -552,9 +552,9 @@ class Parallelism(Spec):
 
     @property
     def uncut(self) -> Self:
-        """The same split without stages, with gradients summed or not as before: layers depend on nothing else of the
-        pipeline."""
-        whole = {"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
+        """The same split without stages and replicas, with gradients summed or not as before: layers depend on nothing else of
+        the pipeline."""
+        whole = {"dp": 1, "pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
         adds = {"fsdp": self.fsdp.model_copy(update={"no_sync": self.no_sync})} if self.zero == 3 else {}
         return self.model_copy(update=whole | adds)
 

@@ -34,8 +34,8 @@ class LayerKinds(NamedTuple):
     """Kind of each block, in order, including a decoder's entry before its first block."""
     entry: int
     """Index of the first block of a decoder, -1 without an encoder."""
-    ends: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    """Kinds of the layers before the blocks, of those with the loss, and of those on every stage."""
+    ends: tuple[tuple[int, ...], tuple[int, ...]]
+    """Kinds of the layers before the blocks, and of those with the loss."""
 
     @classmethod
     def of(cls, layers: Layers, whole: Stage) -> LayerKinds:
@@ -49,11 +49,8 @@ class LayerKinds(NamedTuple):
                 found.append(layer)
         at = [kinds[id(layer)] for layer in row]
         blocks = len(layers.blocks) + bool(layers.encoder)
-        scaled = 1 if layers.scales is not None else 0
-        behind = at[1 + blocks : len(at) - scaled]
-        each = tuple(at[len(at) - scaled :])
         entry = layers.encoder or -1
-        return cls(tuple(found), tuple(at[1 : 1 + blocks]), entry, ((at[0],), tuple(behind), each))
+        return cls(tuple(found), tuple(at[1 : 1 + blocks]), entry, ((at[0],), tuple(at[1 + blocks :])))
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -142,14 +139,14 @@ def _stage_layers(kinds: LayerKinds, job: Job, shape: SplitShape) -> StageLayers
     changes = {"parallelism.pp": shape.pp, "parallelism.vpp": shape.vpp, "parallelism.schedule": shape.order}
     cut = portions(job.changed(changes).parallelism, job.model)
     count = len(kinds.layers)
-    before, loss, each = kinds.ends
+    before, loss = kinds.ends
     stages, tops = np.zeros((len(cut), count)), np.zeros((len(cut), count))
     first = 0
     for stage, portion in enumerate(cut):
         end = first + portion.blocks
         blocks = kinds.blocks[first + (0 <= kinds.entry < first) : end + (0 <= kinds.entry < end)]
-        own = [*(before if portion.embedding else ()), *blocks, *(loss if portion.loss else ()), *each]
-        tops[stage, own[-1 - len(each)]] = 1.0
+        own = [*(before if portion.embedding else ()), *blocks, *(loss if portion.loss else ())]
+        tops[stage, own[-1]] = 1.0
         stages[stage] = np.bincount(own, minlength=count)
         first = end
     sends = np.ones((len(cut), 2)) if shape.pp > 1 else np.zeros((len(cut), 2))

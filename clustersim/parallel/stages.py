@@ -317,7 +317,8 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
     position: position of the rank in its ep group; at 0 are the busiest experts. layers: the rank's layers, if known. Identical
     stages and equal layers share one object. Raises ConfigError for a layout that does not fit the model.
     """
-    layers, cut = layers or Layers(job.shard_at(position)), portions_of(job)
+    shard, cut = job.shard_at(position), portions_of(job)
+    layers, scales = layers or Layers(shard), scales_layer(shard)
     first = [0, *accumulate(portion.blocks for portion in cut)]
     further = [0, *accumulate(portion.mtp for portion in cut)]
     made: dict[tuple[Hashable, ...], Stage] = {}
@@ -330,7 +331,7 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
         key = (portion, start <= layers.encoder < end, received, sent, layers.order[start:end])
         if key not in made:
             own = layers.entered(portion, layers.blocks[start:end], start)
-            made[key] = layers.stage(portion, own, received, sent, job.pipeline.closed)
+            made[key] = layers.stage(portion, own, received, sent, job.pipeline.closed, scales)
         found.append(made[key])
     return tuple(found) * job.pipeline.copies
 
@@ -372,7 +373,7 @@ def scales_layer(shard: ShardedModel) -> Layer | None:
 
 
 class Layers:
-    """Layers of a model, from which stages are built; equal layers share one object."""
+    """Layers of a model, from which stages are built; equal layers share one object. They depend on neither pp nor dp."""
 
     def __init__(self, shard: ShardedModel) -> None:
         self.shard, self.marker = shard, Marker(shard)
@@ -381,7 +382,6 @@ class Layers:
         self.embedding, self.head = embedding(encoder), head(shard)
         self.blocks, self.encoder = blocks(shard), shard.model.encoder_layers
         self.order = tuple(map(id, self.blocks))
-        self.scales = scales_layer(shard)
         self.own, self.beside = hidden_bytes(shard), hidden_bytes(encoder) if self.encoder else 0.0
         self.table = sum(op.parameters + op.frozen for op in self.embedding.operators if op.name == TABLE)
 
@@ -402,21 +402,32 @@ class Layers:
         held = portion.embedding or (self.tied and portion.loss)
         return [*found[:place], decoder_entry(self.shard, not held), *found[place:]]
 
-    def stage(self, portion: Portion, own: list[Layer], received: float, sent: float, closed: bool) -> Stage:
-        """Return a stage of these blocks that receives and sends these bytes per microbatch. `closed` is as in `Pipeline`."""
+    def stage(
+        self,
+        portion: Portion,
+        own: list[Layer],
+        received: float,
+        sent: float,
+        closed: bool,
+        scales: Layer | None = None,
+    ) -> Stage:
+        """Return a stage of these blocks that receives and sends these bytes per microbatch. `closed` is as in `Pipeline`, and
+        `scales` from `scales_layer`."""
         held = portion.embedding or ((self.tied or closed) and portion.loss)
         # predictions and a decoder use embedding tables that count as tied on the last pipeline rank
         joined = self.tied or self.shard.model.mtp_layers or self.shard.model.encoder_layers
         shared = joined and portion.embedding != portion.loss and not closed and not self.shard.lora
         return Stage(
-            self.layers(portion, own, held),
+            self.layers(portion, own, held, scales),
             shared=self.table if shared else 0,
             borrowed=self.table if self.tied and portion.loss and (portion.embedding or closed) else 0,
             input_bytes=received,
             output_bytes=sent,
         )
 
-    def layers(self, portion: Portion, own: list[Layer], held: bool) -> tuple[tuple[Layer, int], ...]:
+    def layers(
+        self, portion: Portion, own: list[Layer], held: bool, scales: Layer | None
+    ) -> tuple[tuple[Layer, int], ...]:
         """Return (layer, number in a row) for a stage. `held`: whether it has an embedding table for its predictions."""
         further = self.shard.model.mtp_layers
         found = [self.embedding] * portion.embedding + own
@@ -424,6 +435,6 @@ class Layers:
         found += [self.marker.prediction(prediction(self.shard, table)) for table in predictions]
         if portion.loss:
             found += [self.head, *([further_head(self.shard)] * further if further else ())]
-        if self.scales is not None:
-            found.append(self.scales)
+        if scales is not None:
+            found.append(scales)
         return tuple((several[0], len(several)) for several in (list(group) for _, group in groupby(found, key=id)))

@@ -64,6 +64,9 @@ TAKING = {**LARGE, "parallelism__overlap.grad_reduce": True}
         ({**TAKING, "training__seq": 8192}, "parallelism__overlap.memory", [0, 0.25, "nccl", 0.5]),
         ({**TAKING, "parallelism__overlap.sms": 24}, "training__seq", [8192, 4096]),
         ({**TAKING, "parallelism__overlap.sms": "nccl"}, "training__seq", [8192, 4096]),
+        # the scales of fp8 are those of a stage's layers, and a rank without peers reduces none
+        ({"training__precision": "fp8", "training__global_batch": 64}, "parallelism__pp", [8, 1, 4]),
+        ({"training__precision": "fp8", "parallelism__pp": 8, "parallelism__zero": 0}, "parallelism__dp", [2, 1, 4]),
     ],
 )
 def test_what_differs_in_one_setting_is_not_taken_for_another(split, name, values):
