@@ -2,7 +2,8 @@
 
 Layers of one tensor-, context- and expert-parallel split, micro-batch and recomputation take the same time on all pipelines. So
 their seconds are found once (`layer_times.py`), and a matrix of how many layers of each kind a rank has (`shapes.py`) gives those
-of each rank. Let f and b be the seconds of a rank's lowest stage for one microbatch, and m the microbatches:
+of each rank, without the scales of fp8 that a stage adds. Let f and b be the seconds of a rank's lowest stage for one
+microbatch, and m the microbatches:
 
     passes of r  = forward passes before r + m · busy of r, and its last backward pass is followed by those of the ranks before
     step        >= passes + gradients that no backward pass hides + update + parameters that no forward pass hides
@@ -50,7 +51,7 @@ CHUNKS = 0.8
 """Smallest memory of the chunks of a rank as a share of equal chunks'."""
 BALANCED = {"zbv": (1.0, 0), "v_half": (0.5, 0), "v_min": (1 / 3, 0), "dualpipev": (1.0, 0), "dualpipe": (1.0, 1)}
 """Microbatches that each rank keeps as a share of its ranks, and more ranks (Qi et al. 2024, table 1; DeepSeek-V3, table 2)."""
-MANY = 1_000_000_000
+MANY = 1_000_000_000_000
 """Number of parameters for which an update is forecast: per parameter, no smaller update is faster."""
 
 
@@ -256,8 +257,9 @@ class _Columns:
             found = np.zeros((3, *passes.ends.shape))
             for row, shape in enumerate(rows.shape):
                 found[:, row, : shape.pp] = self._timeline(row, before[row])
-            passes = passes._replace(ends=np.maximum(passes.ends, found[0]), last=np.maximum(passes.last, found[1]))
-            reduced, before = found[2], np.zeros(1)
+            late, reduced = before[:, None], found[2]
+            ends, last = np.maximum(passes.ends + late, found[0]), np.maximum(passes.last + late, found[1])
+            passes, before = passes._replace(ends=ends, last=last), np.zeros(1)
         ready = np.where((rows.reduce & ~self.split)[:, None], passes.last, passes.ends) + behind
         ready = np.maximum(np.maximum(passes.ends, ready), reduced)
         update = self._update()
@@ -287,7 +289,7 @@ class _Columns:
             single = np.array([np.pad(known[one], (0, busy.shape[1] - len(known[one]))) for one in each])
         computed = share * (busy[..., 0] + backward(busy)) + single * least[..., 8:].sum(axis=2)
         exchanged = share * busy[..., 4:6].sum(axis=2) + single * (least[..., 0] + backward(least))
-        both = np.maximum(computed, exchanged) + share * waits * sent.sum(axis=2)
+        both = np.maximum(computed + share * waits * sent.sum(axis=2), exchanged)  # messages block computation alone
         fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
         inputs = low_back - split * weights
         alone = (self.copies == 1)[:, None]  # of a pair of pipelines, no rank waits for all others

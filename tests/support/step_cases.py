@@ -27,12 +27,12 @@ OPTIONS = keywords(
     "parallelism.overlap__p2p=[false,true] parallelism.overlap__tp=[none,none,bulk,ring,async] "
     "parallelism.scatter_gather=[false,false,true] parallelism.cp_type=[all_gather,p2p,a2a,a2a+p2p] "
     "parallelism.algorithms__dp=[nccl,nccl,ring,tree,hierarchical,neusight_hierarchical] "
-    "parallelism.bucket=[1000000] recompute=[none,none,selective,full] model.layers=[8,16] "
+    "parallelism.bucket=[1000000] recompute=[none,none,selective,full] model.layers=[8,16] training.precision=[bf16,bf16,fp8] "
     "model.tied_embeddings=[true,false] training.clip_gradients=[true,false]"
 )
 EXPERTS = keywords(
     "model.experts=[4] model.topk=[2] model.shared_experts=[0,1] model.dense_layers=[0,0,1] ep=[1,2,2,4,4] "
-    "parallelism.expert_tp=[null,null,1,2] parallelism.overlap__ep=[none,shared,microbatch] "
+    "parallelism.expert_tp=[null,null,1,2] parallelism.overlap__ep=[none,shared,microbatch,microbatch] "
     "parallelism.algorithms__ep=[nccl,nccl,deepep] training.expert_imbalance=[1,1.7]"
 )
 FSDP = keywords(
@@ -82,7 +82,8 @@ def spread(asked: dict[str, Any], schedule: str) -> dict[str, Any]:
     """Return options of experts that go together with each other and a schedule."""
     overlap = asked["parallelism__overlap__ep"]
     exchanged = asked["parallelism__ep"] > 1
-    beside = {"shared": exchanged and asked["model__shared_experts"], "microbatch": schedule.startswith("dualpipe")}
+    paired = schedule.startswith("dualpipe") or schedule == "interleaved" or asked["parallelism__pp"] == 1
+    beside = {"shared": exchanged and asked["model__shared_experts"], "microbatch": exchanged and paired}
     asked["training__expert_imbalance"] = asked["training__expert_imbalance"] if exchanged else 1
     even = asked["training__expert_imbalance"] == 1
     asked["parallelism__algorithms__ep"] = asked["parallelism__algorithms__ep"] if exchanged and even else "nccl"
@@ -102,7 +103,7 @@ def jobs(draw: Any, gpus: int, microbatches: tuple[int, int] = (4, 12), losses: 
     zero = draw(st.sampled_from([0, 1, 3]))
     asked = {f"parallelism__{name}": size for name, size in split.items()} | drawn(OPTIONS)
     if draw(st.booleans()):
-        asked |= spread(drawn(EXPERTS), schedule)
+        asked |= spread(asked | drawn(EXPERTS), schedule)
     if losses and draw(st.booleans()):
         asked |= drawn(LOSSES)
     if losses and draw(st.integers(0, 2)) == 0:
