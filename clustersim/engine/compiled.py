@@ -118,12 +118,11 @@ TASKS = "op stream free gives event wait what which first but"
 PASSES = "pass_task pass_end microbatch event_meeting meeting_size meeting_slot task_rank"
 LONG = "rank_pass pass_event pass_wait launched"
 TIMES = "kind link_start link segment_start flow load_start load_link"
-SECONDS = "idle share segment flows load_weight"
 
 
 def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
     """Return the columns of a job in the order in which `read_job` of _loop.c reads them."""
-    shape, losses = job.shape, job.losses
+    shape, losses, held = job.shape, job.losses, job.held
 
     def of(names: str, owner: object, kind: type) -> list[NDArray[Any]]:
         return [np.ascontiguousarray(getattr(owner, name), kind) for name in names.split()]
@@ -132,8 +131,11 @@ def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
     return (
         *of(f"{TASKS} {PASSES}", shape, np.int32),
         *of(LONG, shape, np.int64),
-        *of(TIMES, job, np.int32),
-        *of(SECONDS, job, float),
+        *of(TIMES, held, np.int32),
+        *of("idle", job, float),
+        *of("share", held, float),
+        *of("segment", job, float),
+        *of("flows load_weight", held, float),
         *of("sms memory compute bound", losses, float),
         *of("taking losing", losses, np.uint8),
         np.array(sizes, np.int64),

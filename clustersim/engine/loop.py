@@ -131,7 +131,7 @@ class _Job:
     """The columns of a job as lists, and the state of its step."""
 
     def __init__(self, number: int, job: LoopJob) -> None:
-        shape, times = job.shape, job
+        shape, held, losses = job.shape, job.held, job.losses
         self.number, self.shape, self.tasks = number, shape, job.tasks
         self.op, self.stream, self.free = _ints(shape.op), _ints(shape.stream), _ints(shape.free)
         self.gives, self.event, self.wait = _ints(shape.gives), _ints(shape.event), _ints(shape.wait)
@@ -143,14 +143,13 @@ class _Job:
         )
         self.launch_start, self.meeting = _ints(shape.launched), _ints(shape.event_meeting)
         self.meeting_size, self.meeting_slot = _ints(shape.meeting_size), _ints(shape.meeting_slot)
-        self.kind, self.idle = _ints(times.kind), _floats(times.idle)
-        self.link_start, self.link, self.share = _ints(times.link_start), _ints(times.link), _floats(times.share)
-        self.segment_start, self.flow = _ints(times.segment_start), _ints(times.flow)
-        self.segment: list[list[float]] = times.segment.tolist()
-        self.flows: list[list[float]] = times.flows.tolist()
-        self.load_start, self.load_link = _ints(times.load_start), _ints(times.load_link)
-        self.load_weight = _floats(times.load_weight)
-        losses = times.losses
+        self.kind, self.idle = _ints(held.kind), _floats(job.idle)
+        self.link_start, self.link, self.share = _ints(held.link_start), _ints(held.link), _floats(held.share)
+        self.segment_start, self.flow = _ints(held.segment_start), _ints(held.flow)
+        self.segment: list[list[float]] = job.segment.tolist()
+        self.flows: list[list[float]] = held.flows.tolist()
+        self.load_start, self.load_link = _ints(held.load_start), _ints(held.load_link)
+        self.load_weight = _floats(held.load_weight)
         self.slowing, self.task_rank = bool(losses), _ints(shape.task_rank)
         self.sms, self.memory = _floats(losses.sms), _floats(losses.memory)
         self.compute, self.bound = _floats(losses.compute), _floats(losses.bound)

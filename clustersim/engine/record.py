@@ -59,17 +59,17 @@ class Record:
     leader: Ints
     """Representative event of all that start together."""
     wait_event: Ints
-    """Event that each wait was for, -1 for none …"""
+    """Event that each wait was for; -1 for none."""
     wait_asked: Floats
-    """… and the time when the wait began."""
+    """Time when each wait began."""
     segment_ends: Mapping[int, list[float]]
     """Ends of the half segments of tasks that shared a link, by their leader's event; others ran as if alone."""
     slowed: Floats | None
     """Seconds by which overlapping communication made each task longer; None if it slowed none."""
     events: int
-    """Events that the whole simulation processed …"""
+    """Number of events that the whole simulation processed."""
     solves: int
-    """… and max-min problems that it solved."""
+    """Number of max-min problems that the whole simulation solved."""
 
     @property
     def shape(self) -> Shape:

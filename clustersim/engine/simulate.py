@@ -96,7 +96,7 @@ class _RepeatedJob:
         """tick: called at the end of each task. enough: called with the begin of each step that ends; returns whether to stop."""
         self.env, self.fabric, self.tick, self.enough = env, fabric, tick, enough
         self.shape, self.tasks, self.losses = job.shape, job.tasks, job.losses
-        self.kind, self.activities = job.kind.tolist(), job.tasks.different
+        self.kind, self.activities = job.held.kind.tolist(), job.tasks.different
         self.found: list[Record] = []
         self.left = 0
 

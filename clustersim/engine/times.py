@@ -124,17 +124,17 @@ class Losses(NamedTuple):
     """Shares of SMs and memory bandwidth that communication takes from overlapping computation."""
 
     sms: Floats
-    """Share of the SMs that a kind takes while it runs on a communication stream …"""
+    """Share of the SMs that each kind takes while it runs on a communication stream."""
     memory: Floats
-    """… and share of the memory bandwidth."""
+    """Share of the memory bandwidth that each kind takes while it runs on a communication stream."""
     compute: Floats
-    """Seconds of computation of each kind …"""
+    """Seconds of computation of each kind."""
     bound: Floats
-    """… and seconds in memory-bound kernels."""
+    """Seconds of each kind in memory-bound kernels."""
     taking: Mask
-    """Whether each task takes from the passes of its rank …"""
+    """Whether each task takes SMs or bandwidth from the passes of its rank."""
     losing: Mask
-    """… or may lose to them."""
+    """Whether each task is a pass that may lose SMs or bandwidth to communication of its rank."""
 
     def __bool__(self) -> bool:
         return bool(self.taking.any() and self.losing.any())
@@ -143,6 +143,31 @@ class Losses(NamedTuple):
 _NONE, _NOT = np.empty(0), np.empty(0, bool)
 NO_LOSSES = Losses(_NONE, _NONE, _NONE, _NONE, _NOT, _NOT)
 """Nothing is taken from any computation."""
+
+
+class HeldLinks(NamedTuple):
+    """The links that each kind of slot holds, as columns; these do not depend on the seconds of kernels."""
+
+    kind: Ints
+    """Kind of each slot."""
+    link_start: Ints
+    """Index in `link` of the first link of each kind, followed by the length of `link`."""
+    link: Ints
+    """Links that each kind holds while it runs, kind after kind."""
+    share: Floats
+    """Largest share of each link in `link` that a flow of the kind takes."""
+    segment_start: Ints
+    """First segment of each kind that holds links, followed by the number of all."""
+    flow: Ints
+    """Flow of each segment; -1 for none."""
+    flows: Floats
+    """Rows (latency, size, bound, idle)."""
+    load_start: Ints
+    """Index in `load_link` of the first load of each flow, followed by the number of all loads."""
+    load_link: Ints
+    """Link of each load, as an index among the links of its kind."""
+    load_weight: Floats
+    """Bytes over the link of each load per byte of its flow."""
 
 
 class LoopJob(NamedTuple):
@@ -154,26 +179,8 @@ class LoopJob(NamedTuple):
     segment: Floats
     """Rows (compute, launched, beside, share, computed, over): as in Segment, then the ends of both halves if alone."""
     losses: Losses
-    kind: Ints
-    """Kind of each slot."""
-    link_start: Ints
-    """First link of each kind, followed by the number of all …"""
-    link: Ints
-    """… the links that a kind holds while it runs …"""
-    share: Floats
-    """… and the largest share of each that its flows take."""
-    segment_start: Ints
-    """First segment of each kind that holds links, followed by the number of all."""
-    flow: Ints
-    """Flow of each segment; -1 for none."""
-    flows: Floats
-    """Rows (latency, size, bound, idle)."""
-    load_start: Ints
-    """First load of each flow, followed by the number of all …"""
-    load_link: Ints
-    """… its link, as an index among those of the kind …"""
-    load_weight: Floats
-    """… and the bytes over it per byte of the flow."""
+    held: HeldLinks
+    """Kind of each slot, and the links of each kind."""
 
     @property
     def shape(self) -> Shape:
@@ -184,7 +191,7 @@ class LoopJob(NamedTuple):
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopJob:
     """Return the times, links and losses of each task as columns. capacity: bytes/s of each link that can be a bottleneck."""
     links, group, timed = tasks.once("links", lambda: _links(tasks, capacity)), tasks.group, tasks.timed
-    held = group[lengths(links[1]).nonzero()[0]]
+    held = group[lengths(links.link_start).nonzero()[0]]
     rows = [
         [(*row[:4], *both) for row, *both in zip(one.rows, one.ends[::2], one.ends[1::2], strict=True)]
         for one in (timed if len(held) else ())
@@ -192,11 +199,11 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopJob:
     start = offsets(np.array([*map(len, rows)] or [0], np.int64))
     segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
     idle = np.array([one.idle for one in timed])[group]
-    return LoopJob(tasks, idle, segment, _losses(tasks), *links)
+    return LoopJob(tasks, idle, segment, _losses(tasks), links)
 
 
-def _links(tasks: Tasks, capacity: Floats) -> tuple[Any, ...]:
-    """Return the last columns of a LoopJob, from `kind` on, which do not depend on the seconds of kernels."""
+def _links(tasks: Tasks, capacity: Floats) -> HeldLinks:
+    """Return the links of each kind. capacity: bytes/s of each link that can be a bottleneck."""
     each, none, empty = tasks.different, np.empty(0), np.empty(0, np.int64)
     own = [one.flows for one in each]
     every = list(chain.from_iterable(own))
@@ -220,17 +227,17 @@ def _links(tasks: Tasks, capacity: Floats) -> tuple[Any, ...]:
     link_start = offsets(count)
     rows = np.array([len(one.timing.rows) for one in each], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
-    return (
-        tasks.kind,
-        link_start.astype(np.int32),
-        link.astype(np.int32),
-        peak / capacity[link],
-        offsets(rows).astype(np.int32),
-        np.where(order < 0, -1, order + first[:-1].repeat(rows)).astype(np.int32),
-        np.column_stack([latency, size, bound, idle]),
-        offsets(loads).astype(np.int32),
-        (places - link_start[kind]).astype(np.int32),
-        weight,
+    return HeldLinks(
+        kind=tasks.kind,
+        link_start=link_start.astype(np.int32),
+        link=link.astype(np.int32),
+        share=peak / capacity[link],
+        segment_start=offsets(rows).astype(np.int32),
+        flow=np.where(order < 0, -1, order + first[:-1].repeat(rows)).astype(np.int32),
+        flows=np.column_stack([latency, size, bound, idle]),
+        load_start=offsets(loads).astype(np.int32),
+        load_link=(places - link_start[kind]).astype(np.int32),
+        load_weight=weight,
     )
 
 

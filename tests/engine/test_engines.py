@@ -67,7 +67,7 @@ def _rounding(jobs, lines):
     """Return by which part of a step engines may differ: not at all where no flow uses a link and nothing loses anything."""
     if any(job.losses for job in jobs) or lines[0][0].solves:
         return 1e-11
-    return 1e-13 if len(jobs) > 1 or len(jobs[0].link) else 0.0
+    return 1e-13 if len(jobs) > 1 or len(jobs[0].held.link) else 0.0
 
 
 @settings(max_examples=examples(400), deadline=None)
