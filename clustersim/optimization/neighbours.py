@@ -46,6 +46,8 @@ FINEST = 128
 NIC, NVLINK = "NIC × 2", "NVLink × 2"
 LEAVES = {"fabric.oversubscription": 4}
 """Change of the leaves to fewer uplinks than ports to nodes."""
+_TREES = ("fat_tree", "leaf_spine", "rail_optimized", "rail_only")
+"""Kinds of fabric that have such leaves."""
 _PCIE = 6
 """Latest generation of PCIe in a host."""
 _CUT = 0.98
@@ -91,7 +93,7 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
         *filter(runs, free),
         *_healed(document.data.get("faults") or [], spec.faults),
         _host(job, types),
-        *_nics(document, types, specs.nodes),
+        *_nics(document, spec, types, specs.nodes),
         _nvlink(types),
     ]
 
@@ -238,7 +240,7 @@ def _host(job: Job, types: Mapping[str, Node]) -> WhatIf:
     return WhatIf(name, {f"{key}.host.slowdown": node.host.slowdown / 2 for key, node in types.items()})
 
 
-def _nics(document: Document, types: Mapping[str, Node], nodes: int) -> Iterator[WhatIf]:
+def _nics(document: Document, spec: TopologySpec, types: Mapping[str, Node], nodes: int) -> Iterator[WhatIf]:
     """Yield NICs and cables of twice the rate, in slots that carry them, and of half of it; and leaves with fewer uplinks."""
     rates = [node.nics.rate for node in types.values() if node.nics]
     if not rates or nodes == 1:
@@ -246,7 +248,8 @@ def _nics(document: Document, types: Mapping[str, Node], nodes: int) -> Iterator
         return
     yield _wider(types, rates, _nic_rate(document, types, rates, 2))
     yield WhatIf("NIC ÷ 2", _nic_rate(document, types, rates, 0.5))
-    if all(key.partition(".")[2] not in (document.data.get("fabric") or {}) for key in LEAVES):
+    fabric = spec.fabric or {}
+    if fabric.get("kind") in _TREES and all(key.partition(".")[2] not in fabric for key in LEAVES):
         yield WhatIf("leaves 4 : 1", LEAVES)
 
 

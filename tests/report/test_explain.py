@@ -14,6 +14,7 @@ from clustersim.config.shipped import find
 from clustersim.explain.explanation import explained
 from clustersim.optimization.neighbours import what_ifs
 from clustersim.question import StepQuestion, StoredRun
+from clustersim.simulation import Simulator
 from clustersim.simulation import simulate as forecast
 
 FAULTS = """\
@@ -131,6 +132,13 @@ def test_what_ifs_of_a_mixed_cluster_change_every_type_of_node(files, tmp_path, 
         assert one.step_time == pytest.approx(forecast(*asked, {**SPLIT, **one.changes}).record.end, rel=1e-12)
         assert one.step_time <= forecast(*asked, SPLIT).record.end
     assert ("cluster.nic" in outcomes["NIC × 2"].changes) == (node == "hgx-b200")
+
+
+@pytest.mark.parametrize(("cluster", "taken"), [("dragonfly_132", False), ("superpod_h100_128", True)])
+def test_only_fabrics_with_leaves_are_tried_with_fewer_uplinks(cluster, taken):
+    asked = StepQuestion(find("topologies", cluster), find("workloads", "gpt2_large"), {})
+    job = Simulator(asked.cluster).placed(asked.job)
+    assert any(one.name == "leaves 4 : 1" for one in what_ifs(asked.document, job)) == taken
 
 
 def test_a_bottleneck_that_nccl_reads_its_rates_from_is_the_what_if_of_faster_ones(tmp_path):
