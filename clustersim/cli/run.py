@@ -81,7 +81,7 @@ def run(
         if why:
             from clustersim.explain.explanation import explained as explain
 
-            explained = explain(question, progress, result)
+            explained = explain(question, progress, result, prices.figures())
         if target:
             from clustersim.report.result import save
 

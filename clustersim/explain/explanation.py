@@ -20,7 +20,7 @@ from clustersim.calibration.machine import Machine
 from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.yaml import Document
 from clustersim.costs.bill import rates
-from clustersim.costs.figures import load
+from clustersim.costs.figures import Figures, load
 from clustersim.engine.player import play
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.optimization.neighbours import NIC, NVLINK, WhatIf, what_ifs
@@ -128,17 +128,23 @@ def _facts(one: WhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
     }
 
 
-def explained(question: StepQuestion, progress: Progress = silent, known: StepResult | None = None) -> Explanation:
+def explained(
+    question: StepQuestion,
+    progress: Progress = silent,
+    known: StepResult | None = None,
+    figures: Figures | None = None,
+) -> Explanation:
     """Return the explanation of a run. Raises InputError for errors in its files.
 
-    known: its result, if it was already simulated.
+    known: its result, if it was already simulated. figures: prices of what-ifs that change the cluster; default: `load()`.
     """
     document = question.document
     progress("the run as it is")
     simulator = Simulator(known.topology if known else build(document))
     result = known or simulator.run(question.job, **question.options())
     changed = question.of_what_ifs
-    found = [*filter(None, (_played(changed, one, simulator, progress) for one in what_ifs(document, result.job)))]
+    costs, tried = figures or load(), what_ifs(document, result.job)
+    found = [*filter(None, (_played(changed, one, simulator, costs, progress) for one in tried))]
     links = list(_bottlenecks(changed, result, simulator, found, progress))
     return Explanation(
         question,
@@ -166,7 +172,9 @@ def _rests_on(
     return tuple(sorted(found, key=lambda one: -one.effect)[:CONSTANTS])
 
 
-def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress: Progress) -> WhatIf | None:
+def _played(
+    question: StepQuestion, what: WhatIf, simulator: Simulator, figures: Figures, progress: Progress
+) -> WhatIf | None:
     """Simulate a what-if, on the same cluster if the cluster does not change. Return None if no job can have its values."""
     if what.reason:
         return what
@@ -179,12 +187,12 @@ def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress
         return what._replace(reason=f"does not fit: {_short(error).partition('; ')[0]}")
     except InputError as error:
         return None if what.free else what._replace(reason=f"does not apply: {_short(error)}")
-    return what._replace(step_time=seconds, usd=_dearer(old, simulator.cluster))
+    return what._replace(step_time=seconds, usd=_dearer(old, simulator.cluster, figures))
 
 
-def _dearer(old: Topology, new: Topology) -> float | None:
+def _dearer(old: Topology, new: Topology, figures: Figures) -> float | None:
     """Return the USD by which a cluster's price exceeds another's; None if they are equal, or a price is unknown."""
-    before, after = (rates(cluster, load()).capex for cluster in (old, new))
+    before, after = (rates(cluster, figures).capex for cluster in (old, new))
     return None if before is None or after is None else (after - before) or None
 
 
