@@ -54,7 +54,7 @@ def plan(
         str | None, "Oversubscriptions of the leaves to compare.", options.RUN["oversubscription"].values
     ] = None,
     topology: Annotated[Path | None, "Cluster, without its node count; default rail_optimized."] = None,
-    settings: options.Settings = None,
+    settings: options.Setting = None,
     machine: options.MachineOption = None,
     global_batch: Annotated[int | None, "Sequences per step; default: the best number.", {"min": 1}] = None,
     blocking: options.Blocking = False,

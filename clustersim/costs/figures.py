@@ -94,7 +94,7 @@ class ShareFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, lt=1)
 
 
 class CostFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, le=1e6), BeforeValidator(_alone)]]):
-    """A number of at least 0."""
+    """USD per GPU and year, at least 0."""
 
 
 class PowerFigures(Spec):

@@ -94,7 +94,7 @@ function commandForm(F) {
         "div",
         { class: "form" },
         F.options.slice(F.first).map(field),
-        el("label", { class: "field all", for: "more" }, `any other key of the files, key=value${F.command === "run" ? "" : " or several values with commas between"}, one a line`, more),
+        el("label", { class: "field all", for: "more" }, `any other key of the files, key=value${["run", "plan"].includes(F.command) ? "" : " or several values with commas between"}, one a line`, more),
       ),
     ),
     el("pre", { tabindex: 0, "aria-label": "The command of this form" }, command),
