@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from clustersim.config.evidence import StepEvidence
 from clustersim.config.fields import Bandwidth, ComputeRate, Count, Fraction, Frequency, Name, Power, Size, Spec
@@ -42,7 +42,7 @@ class Gpu(Spec):
     attained: dict[DType, ComputeRate] = Field(default_factory=dict)
     """Best rate of a published search over GEMM shapes, below the peak because of power."""
     sustained: dict[DType, Fraction] = Field(default_factory=dict)
-    """Measured share of the burst rate that GEMMs keep for seconds. Default: computed from `power`."""
+    """Measured share of the burst rate that GEMMs keep for seconds without `power_limit`. Default: computed from `power`."""
     speed: dict[KernelGroup, GroupSpeed] = Field(default_factory=dict)
     """Measured speed of GEMMs, fused attention and other kernels relative to the forecast; default 1."""
     power: Power
@@ -55,6 +55,13 @@ class Gpu(Spec):
     """Source of values that were read from measured steps, by dotted key such as `sustained.bf16`."""
     sources: dict[str, str]
     """Source of each figure."""
+
+    @model_validator(mode="after")
+    def with_possible_limit(self) -> "Gpu":
+        """Return this GPU. Raises ValueError for a power limit that no board takes (nvidia-smi: 100 W of an A100's 400)."""
+        if not self.power / 4 <= (self.power_limit or self.power) <= self.power:
+            raise ValueError(f"power_limit: write {self.power / 4:g}W to {self.power:g}W")
+        return self
 
     def matrix_peak(self, dtype: str) -> float:
         """Return the peak FLOP/s of GEMMs in `dtype`; a type that the GPU lacks runs as the next wider one."""

@@ -117,7 +117,7 @@ class Gpus(Spec):
             chosen_on="shares at which published steps are right, over those of long products: 0.90 to 1.04",
         ),
     ] = None
-    """Measured share of the burst rate that GEMMs keep for seconds. Default: the GPU's file, or else from the board's power."""
+    """Measured share of the burst rate that GEMMs keep without `power_limit`. Default: the GPU's file, or from its power."""
     power_limit: Power | None = None
     """Power limit set on each GPU (`nvidia-smi -pl`), below its own: GEMMs slow down by the law of power. Default: none."""
     speed: Annotated[

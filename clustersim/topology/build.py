@@ -270,11 +270,11 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
             for key in ("sustained", "speed", "power_limit")
             if (value := getattr(node.gpus, key)) is not None
         }
-        if not gpu.power / 4 <= (node.gpus.power_limit or gpu.power) <= gpu.power:  # nvidia-smi: 100 W of an A100's 400
-            raise document.error((*at, "gpus"), f"gpus.power_limit: write {gpu.power / 4:g}W to {gpu.power:g}W")
-        return gpu.model_copy(update=own) if own else gpu
+        return gpu.model_copy(update=own).with_possible_limit()
     except ConfigError:
         raise  # at its position in the GPU's file
+    except ValueError as error:
+        raise document.error((*at, "gpus"), f"gpus.{error}") from error
     except InputError as error:
         raise document.error((*at, "gpus", "model"), f"gpus.model: {error}") from error
 
