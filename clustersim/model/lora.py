@@ -134,8 +134,8 @@ def _frozen(shard: ShardedModel, op: Operator, stored: bool) -> Operator:
     if base in PACKED:
         size = PACKED[base]
         ahead = back = tuple(copy(shard, "dequantize", one.batch * one.m, one.n, size + z) for one in products)
-    if base == "int8":  # inputs are read once to int8, and int32 outputs are scaled to the activations' type
-        casts = tuple(copy(shard, "cast", one.batch * one.k, one.n, z + 1) for one in products[:1])
+    if base == "int8":  # each module reads its input once to int8, and int32 outputs are scaled to the activations' type
+        casts = tuple(copy(shard, "cast", one.batch * one.k, one.n, z + 1) for one in products)
         ahead = casts + tuple(copy(shard, "dequantize", one.batch * one.k, one.m, 4 + z) for one in products)
     elif base and form:
         size = form.size * (2 if form.scale else 1)

@@ -103,14 +103,18 @@ def test_weights_in_nf4_are_unpacked_before_each_product():
     assert sum(kernel.m * kernel.n for kernel in unpacked) == 2 * LINEARS - FIRST
 
 
-def test_weights_in_int8_are_unpacked_backward_and_outputs_scaled_forward():
+@pytest.mark.parametrize(("fused", "narrow"), [(True, 3), (False, 6)])  # each module casts its input
+def test_weights_in_int8_are_unpacked_backward_and_outputs_scaled_forward(fused, narrow):
     """bitsandbytes, autograd/_functions.py, MatMul8bitLt: int8 inputs, int32 outputs, and 16-bit weights for the gradient."""
-    one = llama(parallelism__tp=1, training__precision="bf16", training__lora__base="int8")
+    keys = {"training__precision": "bf16", "training__lora__base": "int8", "training__fused_projections": fused}
+    one = llama(parallelism__tp=1, **keys)
     unpacked = [kernel for kernel in kernels(one) if kernel.op == "dequantize"]
     rows = one.training.micro_batch * one.training.seq
     outputs = 80 * (10240 + 8192 + 2 * 28672 + 8192)
     assert sum(kernel.m * kernel.n for kernel in unpacked) == LINEARS - FIRST + rows * outputs
-    assert sum(kernel.m * kernel.n for kernel in kernels(one) if kernel.op == "cast") == rows * 80 * (3 * 8192 + 28672)
+    assert sum(kernel.m * kernel.n for kernel in kernels(one) if kernel.op == "cast") == rows * 80 * (
+        narrow * 8192 + 28672
+    )
 
 
 def test_a_step_of_small_rank_is_the_forward_pass_and_the_gradients_of_inputs():
