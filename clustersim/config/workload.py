@@ -346,9 +346,9 @@ class Training(Spec):
     optimizer: Literal["adam", "adam8bit", "adafactor", "muon", "lion", "lion8bit", "sgd", "none"] = "adam"
     """`adam8bit`, `lion8bit`: moments in one byte. `adafactor`: row and column means. `muon`: Newton–Schulz on matrices inside
     blocks, Adam elsewhere. `none`: no update."""
-    optimizer_kernels: Literal["fused", "foreach", "loop"] = "fused"
-    """Kernels of an `adam` update: one (`fused`: Apex, Transformer Engine), or eight (PyTorch) for all tensors (`foreach`, its
-    default on GPUs) or for each (`loop`)."""
+    optimizer_kernels: Literal["fused", "foreach", "loop", "composer"] = "fused"
+    """Kernels of an `adam` update: one (`fused`: Apex, Transformer Engine), eight (PyTorch) for all tensors (`foreach`, its
+    default on GPUs) or for each (`loop`), or nine for each (`composer`)."""
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     """Data type of the optimizer's moments (exp_avg_dtype)."""
     main_params: Literal["fp32", "bf16", "fp16"] | None = None

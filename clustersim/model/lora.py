@@ -134,7 +134,9 @@ def _frozen(shard: ShardedModel, op: Operator, stored: bool) -> Operator:
     if base in PACKED:
         size = PACKED[base]
         ahead = back = tuple(copy(shard, "dequantize", one.batch * one.m, one.n, size + z) for one in products)
-    if base == "int8":  # each module reads its input once to int8, and int32 outputs are scaled to the activations' type
+    if (
+        base == "int8"
+    ):  # each module reads its input once to int8, and int32 outputs are scaled to the activations' type
         casts = tuple(copy(shard, "cast", one.batch * one.k, one.n, z + 1) for one in products)
         ahead = casts + tuple(copy(shard, "dequantize", one.batch * one.k, one.m, 4 + z) for one in products)
     elif base and form:

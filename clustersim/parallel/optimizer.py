@@ -87,8 +87,15 @@ ITERATIONS: Annotated[int, Declared()] = 5
 SEPARATE: Annotated[Mapping[str, float], Declared("B")] = {"adafactor": 72.0, "muon": 52.0}
 """Bytes per fp32 parameter that an optimizer of separate kernels moves beyond one pass; its values have the weights' type.
 Adafactor's move 84 (transformers 005edac, optimization.py), Muon's 72 outside its iterations (Emerging-Optimizers 116b71a)."""
-PASSES: Annotated[Mapping[str, tuple[int, int]], Declared()] = {"fused": (2, 3), "foreach": (7, 6), "loop": (7, 6)}
-"""Reads and writes of both moments, and of weights or gradients, per Adam update (torch/optim/adam.py: _multi_tensor_adam)."""
+PASSES: Annotated[Mapping[str, tuple[int, int]], Declared()] = {
+    "fused": (2, 3),
+    "foreach": (7, 6),
+    "loop": (7, 6),
+    "composer": (8, 6),
+}
+"""(times that the pair of moments, times that one tensor of the weights' type is read or written) per Adam update; a tensor of
+the moments' type counts as half a pair. Eight kernels (torch/optim/adam.py), or nine: Composer scales the mean before it adds
+the gradient (composer/optim/decoupled_weight_decay.py, DecoupledAdamW.adamw)."""
 
 UPDATES = frozenset(
     {

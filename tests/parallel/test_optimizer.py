@@ -121,6 +121,18 @@ def test_an_update_takes_as_long_as_measured(kernels, measured):
     assert get("neusight").predict(found, gpus.load("h100-sxm")).sum() == pytest.approx(measured, rel=0.15)
 
 
+def test_composers_update_moves_88_bytes_and_pytorchs_80():
+    """Composer 02c872e, DecoupledAdamW.adamw, counted: 22 fp32 values, of which the mean five times, three in PyTorch."""
+    words = {"training__optimizer": "adam", "parallelism__zero": 0}
+    found = {
+        kernels: sum(
+            one.bytes for one in update(job(**words, training__optimizer_kernels=kernels), 1000) if one.op == "adam"
+        )
+        for kernels in ("foreach", "loop", "composer")
+    }
+    assert found == {"foreach": 80_000, "loop": 80_000, "composer": 88_000}
+
+
 def _whole(matrix):
     """Return the FLOP of all iterations on one matrix: products of m by n by m, m by m by m, and m by m by n."""
     m, n = sorted((matrix.rows, matrix.columns))
