@@ -17,7 +17,6 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NIC = re.compile(r"(NIC\d+|mlx\d+_\w+|\w*ib\d+|rdma\w*|efa\w*)", re.IGNORECASE)
 _CLOSE = ("PIX", "PXB")
 _NUMA = re.compile(r"^GPU\[\d+\].*Numa Node: *(\d+)", re.MULTILINE)
-_XGMI = re.compile(r"\bXGMI\b")
 _LINKS = re.compile(r"NV(\d{1,3})")
 _MOST_LINKS = 18
 """Largest number of NVLinks per GPU (Hopper, Blackwell): if a GPU's pairs have more in total, its links go to a switch."""
@@ -25,12 +24,12 @@ _MOST_LINKS = 18
 
 def translated(path: str, text: str) -> Document:
     """Return the topology of the node in a matrix. Raises InputError for errors in it."""
-    shown_by_amd = text.partition("Link Type between")[2]
-    rows = _rows(path, _ESCAPES.sub("", shown_by_amd or text))
+    _, of_amd, links = text.partition("Link Type")
+    rows = _rows(path, _ESCAPES.sub("", links if of_amd else text))
     gpus = [name for name in rows if re.fullmatch(r"GPU\d+", name)]
     nics = sum(bool(_NIC.fullmatch(name)) for name in rows)
     matrix = [rows[name][: len(gpus)] for name in gpus]
-    amd = _of_amd(path, matrix, _NUMA.findall(shown_by_amd)) if _XGMI.search(shown_by_amd) else None
+    amd = _of_amd(path, matrix, _NUMA.findall(links)) if of_amd else None
     node = {"gpus": {"count": len(gpus)}, **(amd or {"scale_up": _scale_up(matrix), "host": _host(matrix)})}
     return single_node(path, node, min(nics, len(gpus)), len(gpus))
 
@@ -38,8 +37,9 @@ def translated(path: str, text: str) -> Document:
 def _rows(path: str, text: str) -> dict[str, list[str]]:
     """Return {row name: cells}, for the header's columns of GPUs and NICs. Raises InputError if a row lacks cells."""
     lines = [words for line in text.splitlines() if (words := line.replace("|", " ").replace("--", "").split())]
-    start = next(i for i, line in enumerate(lines) if line[0] == "GPU0")
-    columns = [word for word in lines[start] if re.fullmatch(r"GPU\d+", word) or _NIC.fullmatch(word)]
+    start = next((i for i, line in enumerate(lines) if line[0] == "GPU0"), len(lines))
+    header = [word for line in lines[start : start + 1] for word in line]
+    columns = [word for word in header if re.fullmatch(r"GPU\d+", word) or _NIC.fullmatch(word)]
     rows: dict[str, list[str]] = {}
     for line in lines[start + 1 :]:
         if line[0] not in columns:
@@ -48,9 +48,10 @@ def _rows(path: str, text: str) -> dict[str, list[str]]:
             why = f"the row of {line[0]} has {len(line) - 1} of {len(columns)} cells; give the whole matrix"
             raise InputError(f"{path}: {why}")
         rows[line[0]] = line[1 : 1 + len(columns)]
-    gpus = [name for name in columns if name.startswith("GPU")]
+    gpus = [name for name in columns if name.startswith("GPU")] or ["GPU0"]
     if missing := [name for name in gpus if name not in rows]:
-        raise InputError(f"{path}: the matrix has no row of {missing[0]}; give all that nvidia-smi topo -m prints")
+        why = f"the matrix has no row of {missing[0]}; give all that nvidia-smi topo -m or rocm-smi --showtopo prints"
+        raise InputError(f"{path}: {why}")
     known = re.compile(r"X|0|NV\d{1,3}|XGMI|PCIE|PIX|PXB|PHB|NODE|SYS|SOC|N/A")
     for name, cell in ((gpu, cell) for gpu in gpus for cell in rows[gpu][: len(gpus)]):
         if not known.fullmatch(cell):
@@ -73,8 +74,8 @@ def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
 
 
 def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> dict[str, object]:
-    """Return the host, and the size of islands of GPUs joined by XGMI. `numa`: CPU of each GPU. Raises InputError if some pairs
-    of an island have no link, or islands have different sizes."""
+    """Return the host, and the size of islands of GPUs joined by XGMI, if any. `numa`: CPU of each GPU. Raises InputError if some
+    pairs of an island have no link, or islands have different sizes."""
     joined = [[cell in ("XGMI", "0") for cell in row] for row in matrix]
     sizes = set(_groups(joined))
     [size, *others] = sizes
@@ -83,8 +84,8 @@ def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> 
             f"{path}: XGMI joins unequal groups of GPUs; give the XML that RCCL writes (NCCL_TOPO_DUMP_FILE)"
         )
     sockets = [numa.count(cpu) for cpu in dict.fromkeys(numa)]
-    island = {"scale_up": {"kind": "mesh", "island": size}} if size < len(matrix) else {}
-    return {"host": shared_by(sockets, [1]), **island}
+    island: dict[str, object] = {"scale_up": {"kind": "mesh", "island": size}} if size < len(matrix) else {}
+    return {"host": shared_by(sockets, [1]), **({"scale_up": {"kind": "none"}} if size == 1 else island)}
 
 
 def _host(matrix: Sequence[Sequence[str]]) -> dict[str, object]:

@@ -572,6 +572,7 @@ LAUNCHED = {
         "4 nodes of 8",
     ),
     "flux": ("flux run -N 4 -n 32 -g 1 python {0} 8", "4 nodes of 8"),
+    "flux by node": ("flux run --nodes=4 --tasks-per-node=8 python {0} 8", "4 nodes of 8"),
     "default": (
         ': "${{NNODES:=4}}"\ntorchrun --nproc_per_node ${{GPUS:=16}} --nnodes $NNODES python {0} $((GPUS / 2))',
         "4 nodes of 16",
@@ -643,6 +644,14 @@ def test_what_rocm_smi_shows_is_read(tmp_path):
     hives = load_topology(tmp_path / "h.txt", {"cluster.gpu": "mi300x"})
     assert (hives.gpus, hives.node.scale_up) == (8, "mesh")
     assert bus_bandwidth(tmp_path / "h.txt", "--gpu", "mi300x") <= 48  # a slot of PCIe 5
+    (tmp_path / "p.txt").write_text(showtopo(lambda i, j: False))  # as MI210 without bridges
+    slots = load_topology(tmp_path / "p.txt", {"cluster.gpu": "mi300x"})
+    assert (slots.node.scale_up, shown(tmp_path / "p.txt", "--gpu", "mi300x")["sockets"]) == ("none", 2)
+    (tmp_path / "c.txt").write_text(
+        showtopo(lambda i, j: True).partition("Link Type between two")[0] + "Link Type between"
+    )
+    text = command("show", tmp_path / "c.txt", "--gpu", "mi300x", code=2)
+    assert "no row of GPU0; give all that nvidia-smi topo -m or rocm-smi --showtopo prints" in " ".join(text.split())
     (tmp_path / "u.txt").write_text(showtopo(lambda i, j: max(i, j) < 3))
     assert "joins unequal groups of GPUs" in command("show", tmp_path / "u.txt", "--gpu", "mi300x", code=2)
 
