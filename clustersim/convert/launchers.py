@@ -1,7 +1,7 @@
-"""GPUs and variables of launchers: Slurm's header and `srun`, `torchrun`, `deepspeed`, `accelerate`, OpenMPI's `mpirun`.
+"""GPUs and variables of launchers: Slurm's header and `srun`, `flux run`, `torchrun`, `deepspeed`, `accelerate`, `mpirun`.
 
-Sources: Slurm's man pages of sbatch and srun (INPUT and OUTPUT ENVIRONMENT VARIABLES), torch/distributed/run.py, the OpenMPI FAQ
-("What environment variables will be set in MPI processes?"), DeepSpeed's launcher/runner.py, accelerate's commands/launch.py.
+Sources: man pages of Slurm's sbatch and srun (INPUT and OUTPUT ENVIRONMENT VARIABLES) and of flux-run, torch/distributed/run.py,
+OpenMPI's FAQ ("What environment variables will be set in MPI processes?"), DeepSpeed's launcher/runner.py, accelerate's launch.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def of_header(text: str) -> LaunchSettings:
 def of_command(words: Sequence[str]) -> LaunchSettings:
     """Return the launch settings of a launcher command, such as `srun` or `python -m torch.distributed.run`."""
     names = [word.rsplit("/", 1)[-1] for word in words]
-    if "srun" in names or names[:2] == ["flux", "run"]:  # Flux has Slurm's options
-        return _launch(_options(words, _SHORT, {}), _variables("srun"))
+    if "srun" in names or names[:2] == ["flux", "run"]:  # Flux has the same letters, and most of the long names
+        return _launch(_options(words, _SHORT, {"tasks-per-node": "ntasks-per-node"}), _variables("srun"))
     if "mpirun" in names or "mpiexec" in names:
         return _launch(_options(words, _MPI, _MPI), _variables("mpirun"))
     if any(name.startswith(("torchrun", "torch.distributed", "deepspeed", "accelerate")) for name in names):
