@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, groupby
 from typing import NamedTuple
@@ -331,7 +331,8 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
         key = (portion, start <= layers.encoder < end, received, sent, layers.order[start:end])
         if key not in made:
             own = layers.entered(portion, layers.blocks[start:end], start)
-            made[key] = layers.stage(portion, own, received, sent, job.pipeline.closed, scales)
+            stage = layers.stage(portion, own, received, sent, job.pipeline.closed)
+            made[key] = replace(stage, layers=(*stage.layers, (scales, 1))) if scales else stage
         found.append(made[key])
     return tuple(found) * job.pipeline.copies
 
@@ -402,32 +403,21 @@ class Layers:
         held = portion.embedding or (self.tied and portion.loss)
         return [*found[:place], decoder_entry(self.shard, not held), *found[place:]]
 
-    def stage(
-        self,
-        portion: Portion,
-        own: list[Layer],
-        received: float,
-        sent: float,
-        closed: bool,
-        scales: Layer | None = None,
-    ) -> Stage:
-        """Return a stage of these blocks that receives and sends these bytes per microbatch. `closed` is as in `Pipeline`, and
-        `scales` from `scales_layer`."""
+    def stage(self, portion: Portion, own: list[Layer], received: float, sent: float, closed: bool) -> Stage:
+        """Return a stage of these blocks that receives and sends these bytes per microbatch. `closed` is as in `Pipeline`."""
         held = portion.embedding or ((self.tied or closed) and portion.loss)
         # predictions and a decoder use embedding tables that count as tied on the last pipeline rank
         joined = self.tied or self.shard.model.mtp_layers or self.shard.model.encoder_layers
         shared = joined and portion.embedding != portion.loss and not closed and not self.shard.lora
         return Stage(
-            self.layers(portion, own, held, scales),
+            self.layers(portion, own, held),
             shared=self.table if shared else 0,
             borrowed=self.table if self.tied and portion.loss and (portion.embedding or closed) else 0,
             input_bytes=received,
             output_bytes=sent,
         )
 
-    def layers(
-        self, portion: Portion, own: list[Layer], held: bool, scales: Layer | None
-    ) -> tuple[tuple[Layer, int], ...]:
+    def layers(self, portion: Portion, own: list[Layer], held: bool) -> tuple[tuple[Layer, int], ...]:
         """Return (layer, number in a row) for a stage. `held`: whether it has an embedding table for its predictions."""
         further = self.shard.model.mtp_layers
         found = [self.embedding] * portion.embedding + own
@@ -435,6 +425,4 @@ class Layers:
         found += [self.marker.prediction(prediction(self.shard, table)) for table in predictions]
         if portion.loss:
             found += [self.head, *([further_head(self.shard)] * further if further else ())]
-        if scales is not None:
-            found.append(scales)
         return tuple((several[0], len(several)) for several in (list(group) for _, group in groupby(found, key=id)))
