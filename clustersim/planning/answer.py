@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.config.overrides import parted
 from clustersim.config.yaml import Document
 from clustersim.errors import InputError, option
-from clustersim.optimization.neighbours import what_ifs
+from clustersim.optimization.neighbours import WhatIf, what_ifs
 from clustersim.optimization.objective import priced
 from clustersim.planning.batches import BATCH, batches
 from clustersim.planning.planner import Planner, TrainingPlan
@@ -165,12 +165,13 @@ def changes(planner: Planner, found: Answer) -> Iterator[Change]:
     At Ctrl-C or the time limit, the change in progress and all later ones are left out.
     """
     with planner.stop.ended_by_interrupt(lambda: True):
-        begun = _changes(planner, found)
+        begun = _limits(planner, found)
         while not planner.stop.due and (one := next(begun, None)) and not planner.stop.due:
             yield one
+    yield from _what_ifs(planner, found)
 
 
-def _changes(planner: Planner, found: Answer) -> Iterator[Change]:
+def _limits(planner: Planner, found: Answer) -> Iterator[Change]:
     asked, (kind, best) = found.asked, found.plans[0]
     tried = _tried(planner, asked, kind)
     if asked.days is not None:
@@ -183,10 +184,20 @@ def _changes(planner: Planner, found: Answer) -> Iterator[Change]:
             usd = best.usd * share
             plan = planner.first(replace(asked, days=None, budget=usd, objective=None), tried)
             yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", plan, replace(asked, budget=usd))
-    if isinstance(planner.case.topology, Document):  # what is built already takes no changes
+
+
+def _what_ifs(planner: Planner, found: Answer) -> list[Change]:
+    """Return the what-ifs of the best plan's step that are simulated before Ctrl-C or the time limit, best first."""
+    asked, best, plans = found.asked, found.plans[0][1], list[tuple[TrainingPlan, WhatIf]]()
+    if planner.stop.due or not isinstance(planner.case.topology, Document):  # what is built already takes no changes
+        return []
+    with planner.stop.ended_by_interrupt(lambda: True):
         job = planner.case.cluster(best.point).simulator.placed(planner.case.job(best.point))
-        beside = what_ifs(overridden(planner.case.topology, parted(best.point)[0]), job)
-        open_ = replace(asked, days=None, budget=None, nodes=None, objective=asked.goal)
-        plans = [(plan, one) for one in beside if one.changes and (plan := planner.other(asked, best, one.changes))]
-        for plan, one in sorted(plans, key=lambda pair: open_.rank(pair[0].amounts)):
-            yield Change(one.name, plan, asked, one.free)
+        for one in what_ifs(overridden(planner.case.topology, parted(best.point)[0]), job):
+            if one.changes and (plan := planner.other(asked, best, one.changes)):
+                plans.append((plan, one))
+            if planner.stop.due:
+                break
+    open_ = replace(asked, days=None, budget=None, nodes=None, objective=asked.goal)
+    plans.sort(key=lambda pair: open_.rank(pair[0].amounts))
+    return [Change(one.name, plan, asked, one.free) for plan, one in plans]

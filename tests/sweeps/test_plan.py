@@ -20,7 +20,7 @@ from clustersim.config.workload import Workload
 from clustersim.errors import InputError
 from clustersim.optimization.answer import answer as optimized
 from clustersim.optimization.objective import objective
-from clustersim.optimization.search import Limits, free
+from clustersim.optimization.search import Limits, Stop, free
 from clustersim.planning.answer import answer, changes
 from clustersim.planning.batches import batches, filling, most_tokens
 from clustersim.planning.planner import NEAR, Planner
@@ -513,6 +513,23 @@ def test_a_change_is_what_the_question_with_that_limit_finds(planner):
     assert money.plan == answer(planner, replace(money.asked, days=None)).plans[0][1]
     with pytest.raises(InputError, match=r"has one with budget=\S+ \(\d+ nodes, batches of \d+, "):
         answer(planner, replace(money.asked, days=None, budget=money.asked.budget / 2))
+
+
+@pytest.mark.parametrize("limit", ["Ctrl-C", "time"])
+def test_what_ifs_that_were_simulated_outlive_the_limit(planner, monkeypatch, limit):
+    """Reached at the first what-if of the cluster: at Ctrl-C that one is lost, at the time limit it is kept."""
+    planner = replace(planner, stop=Stop(interruptible=True))
+    found = answer(planner, PlanRequest(1e12, 10.0, None, (KIND,)))
+
+    def due(_, point):
+        if "cluster.nic" in point and limit == "time":
+            planner.stop.within = 0.0
+        return "cluster.nic" in point and limit == "Ctrl-C"
+
+    press_ctrl_c(monkeypatch, due)
+    names = [one.what for one in changes(planner, found) if one.plan]
+    assert ("NIC × 2" in names) == (limit == "time")
+    assert "cross entropy fused" in names and not {"NIC ÷ 2", "NVLink × 2"} & {*names}
 
 
 @pytest.mark.slow
