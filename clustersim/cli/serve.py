@@ -1,4 +1,4 @@
-"""`clustersim serve [FOLDER]`: results in a browser, and runs from a form."""
+"""`clustersim serve [FOLDER]`: results in a browser, and runs, sweeps, searches and plans from forms."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def serve(
         int | None, "Number of concurrent runs; default: one per core. Others wait.", {"min": 1, "max": 1024}
     ] = None,
     waiting: Annotated[int, "Number of runs that may wait; more are refused.", {"min": 0, "max": 1000}] = 20,
-    memory: Annotated[str, "Memory limit of a run."] = "8GiB",
+    memory: Annotated[str, "Memory limit of each process of a run."] = "8GiB",
     seconds: Annotated[int, "Time limit of a run in seconds.", {"min": 1}] = 600,
 ) -> None:
-    """Show results in a browser: reports and explorers, runs from a form with their progress, comparisons. Ctrl-C ends it.
+    """Show results in a browser: reports, comparisons, and forms of run, sweep, optimize and plan. Ctrl-C ends it.
 
     Only this machine reaches it, unless there is a token. It runs nothing but commands of clustersim on files that it lists.
     """
@@ -52,9 +52,10 @@ def serve(
     size = int(quantity("--memory", memory, "size"))
     if size < LEAST:
         raise InputError(f"--memory {memory}: a run needs {LEAST >> 30} GiB to begin with; give as much or more")
-    limits = ChildLimits(at_once or cores(), waiting, size, seconds)
+    at_once = at_once or cores()
+    limits = ChildLimits(at_once, waiting, size, seconds)
     commands = {name: app((name,)).registered_commands[0].callback or serve for name in FORMS}
-    form = RunForm.of(topologies or (), workloads or (), commands)
+    form = RunForm.of(topologies or (), workloads or (), commands, max(1, cores() // at_once))
     serve(
         results,
         Address(host, port, token),

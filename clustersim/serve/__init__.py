@@ -1,4 +1,4 @@
-"""`clustersim serve`: results in a browser, and runs from a form. It shows pages of `pages/` and runs commands."""
+"""`clustersim serve`: results in a browser, and commands from forms. It shows pages of `pages/` and runs commands."""
 
 PROGRESS = "CLUSTERSIM_PROGRESS"
 """Environment variable that makes a command print progress lines on standard error: 1 always, 0 never."""

@@ -144,13 +144,14 @@ class Children:
             child.state = "done"
         elif not child.stopping.is_set():
             child.state, child.error = "failed", said or _silent(code)
-            if late or code == -signal.SIGXCPU:  # the limit of CPU seconds ends before the clock's
+            if late or code == -signal.SIGXCPU:
                 limit = self.limits.seconds
                 child.error = f"took longer than the {limit} s that the server allows; raise --seconds"
 
     async def _begin(self, child: Child) -> asyncio.subprocess.Process:
         """Start the process of a command in its own session, so that Ctrl-C on the server does not reach it directly."""
-        limits = str(self.limits.memory), str(self.limits.seconds)
+        # of CPU seconds some more than of the clock, whose SIGINT lets a search give its best so far
+        limits = str(self.limits.memory), str(self.limits.seconds + int(GRACE))
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "clustersim.serve.limited", *limits, *child.words),
             stdin=asyncio.subprocess.PIPE,

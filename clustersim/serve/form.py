@@ -43,7 +43,7 @@ class Field(NamedTuple):
     """Values to choose from; empty for any text."""
     switch: bool
     """Whether the option has no value."""
-    such: str | None
+    example: str | None
     """Example of a value, or its name in `--help`."""
 
     @classmethod
@@ -75,10 +75,16 @@ class RunForm:
     """{room: {name in the form: shipped name or path on the command line}}"""
     fields: Mapping[str, Mapping[str, Field]]
     """{command: {name of an option: its field, the first ones at the top}}"""
+    workers: int = 1
+    """Number of processes of a sweep."""
 
     @classmethod
     def of(
-        cls, topologies: Iterable[Path], workloads: Iterable[Path], commands: Mapping[str, Callable[..., None]]
+        cls,
+        topologies: Iterable[Path],
+        workloads: Iterable[Path],
+        commands: Mapping[str, Callable[..., None]],
+        workers: int = 1,
     ) -> RunForm:
         """Return the forms of commands, with the shipped files and further ones. Raises InputError for a missing file."""
         fields = {}
@@ -87,7 +93,7 @@ class RunForm:
             names = dict.fromkeys((*FORMS[name][1], *axes))
             fields[name] = {one: Field.of(known[one]) for one in names if one in known}
         rooms: Mapping[Room, Iterable[Path]] = {"topologies": topologies, "workloads": workloads}
-        return cls({room: _files(room, more) for room, more in rooms.items()}, fields)
+        return cls({room: _files(room, more) for room, more in rooms.items()}, fields, workers)
 
     def facts(self) -> dict[str, Any]:
         """Return the JSON data from which a page draws the forms."""
@@ -110,7 +116,8 @@ class RunForm:
         pairs = [*_options(name, self.fields[name], asked.get("options", {})), *_settings(asked.get("set", []))]
         words = [f"{flag}={text}" if text else flag for flag, text in pairs]
         shown = shlex.join(["clustersim", name, *files, *(word for pair in pairs for word in pair if word)])
-        return RunCommand((name, *files, *words, *(["--html"] if name == "run" else [])), shown)
+        own = {"run": ["--html"], "sweep": [f"--workers={self.workers}"]}.get(name, [])
+        return RunCommand((name, *files, *words, *own), shown)
 
     def _file(self, room: Room, what: str, name: object) -> str:
         """Return the file of a name in the form. Raises InputError if `name` is not listed."""
@@ -137,6 +144,9 @@ def _options(command: str, fields: Mapping[str, Field], given: object) -> list[t
             f"options: an object with names of options of `clustersim {command}`, such as {next(iter(fields))}"
         )
     values = {name: _value(name, value) for name, value in given.items() if value != ""}
+    for name, text in values.items():
+        if fields[name].switch and text != "yes":
+            raise InputError(f"{name}: write yes, or leave it out")
     return [(fields[name].flag, "" if fields[name].switch else text) for name, text in values.items()]
 
 
@@ -158,9 +168,7 @@ def _value(key: str, value: object) -> str:
     if not isinstance(value, str) or not value.isprintable() or len(value) > LETTERS:
         raise InputError(f"{key}: write at most {LETTERS} letters in one line")
     if _ELSEWHERE.search(value):
-        raise InputError(
-            f"{key}: names a file elsewhere, which no form may; name the file with --topology or --workload"
-        )
+        raise InputError(f"{key}: may name a file elsewhere, which no form may; write a name or a number")
     return value
 
 

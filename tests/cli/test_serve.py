@@ -458,7 +458,10 @@ def test_a_form_becomes_the_words_of_a_command():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"command": "sweep", "topology": CLUSTER, "options": {"tp": "1,2"}}, ("sweep", CLUSTER, "gpt3", "--tp=1,2")),
+        (
+            {"command": "sweep", "topology": CLUSTER, "options": {"tp": "1,2"}},
+            ("sweep", CLUSTER, "gpt3", "--tp=1,2", "--workers=1"),
+        ),
         (
             {"command": "optimize", "topology": CLUSTER, "options": {"objective": "rent", "unlikely": "yes"}},
             ("optimize", CLUSTER, "gpt3", "--objective=rent", "--unlikely"),
@@ -471,6 +474,12 @@ def test_a_form_becomes_the_words_of_a_command():
 )
 def test_a_search_has_a_form_with_the_options_of_its_command(asked, words):
     assert forms().command({"workload": "gpt3", **asked}).words == words
+
+
+def test_a_switch_is_yes_or_left_out():
+    asked = {"command": "plan", "workload": "gpt3", "options": {"tokens": "1T", "pareto": "no"}}
+    with pytest.raises(InputError, match=r"^pareto: write yes, or leave it out$"):
+        forms().command(asked)
 
 
 def test_fields_are_those_of_the_commands():

@@ -39,7 +39,7 @@ function commandForm(F) {
           el("option", { value: "" }, open),
           values.map((value) => el("option", { value }, named(value))),
         ])
-      : el("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false", placeholder: /[a-z0-9]/.test(option.such || "") ? `such as ${option.such}` : open, oninput: show });
+      : el("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false", placeholder: /[a-z0-9]/.test(option.example || "") ? `such as ${option.example}` : open, oninput: show });
     return el("label", { class: "field", for: id }, option.flag.slice(2).replaceAll("-", " "), given[option.name]);
   };
   const more = el("textarea", {
@@ -107,5 +107,5 @@ function commandForm(F) {
 
 function limitsInWords() {
   const l = DATA.limits;
-  return `${count(l.at_once, "run")} at once, each at most ${l.seconds} s and ${gib(l.memory / 2 ** 20)}`;
+  return `${count(l.at_once, "run")} at once, each at most ${l.seconds} s, each process at most ${gib(l.memory / 2 ** 20)}`;
 }
