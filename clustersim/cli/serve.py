@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def serve(
     at_once = at_once or cores()
     limits = ChildLimits(at_once, waiting, size, seconds)
     commands = {name: app((name,)).registered_commands[0].callback or serve for name in FORMS}
-    form = RunForm.of(topologies or (), workloads or (), commands, max(1, cores() // at_once))
+    form = replace(RunForm.of(topologies or (), workloads or (), commands), workers=max(1, cores() // at_once))
     serve(
         results,
         Address(host, port, token),

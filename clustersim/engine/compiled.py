@@ -117,7 +117,6 @@ class CompiledLoop:
 TASKS = "op stream free gives event wait what which first but"
 PASSES = "pass_task pass_end microbatch event_meeting meeting_size meeting_slot task_rank"
 LONG = "rank_pass pass_event pass_wait launched"
-TIMES = "kind link_start link segment_start flow load_start load_link"
 
 
 def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
@@ -131,7 +130,7 @@ def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
     return (
         *of(f"{TASKS} {PASSES}", shape, np.int32),
         *of(LONG, shape, np.int64),
-        *of(TIMES, held, np.int32),
+        *of("kind link_start link segment_start flow load_start load_link", held, np.int32),
         *of("idle", job, float),
         *of("share", held, float),
         *of("segment", job, float),

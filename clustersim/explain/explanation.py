@@ -129,10 +129,7 @@ def _facts(one: WhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
 
 
 def explained(
-    question: StepQuestion,
-    progress: Progress = silent,
-    known: StepResult | None = None,
-    figures: Figures | None = None,
+    question: StepQuestion, progress: Progress = silent, known: StepResult | None = None, figures: Figures | None = None
 ) -> Explanation:
     """Return the explanation of a run. Raises InputError for errors in its files.
 
@@ -143,8 +140,8 @@ def explained(
     simulator = Simulator(known.topology if known else build(document))
     result = known or simulator.run(question.job, **question.options())
     changed = question.of_what_ifs
-    costs, tried = figures or load(), what_ifs(document, result.job)
-    found = [*filter(None, (_played(changed, one, simulator, costs, progress) for one in tried))]
+    tried = (_played(changed, one, simulator, figures or load(), progress) for one in what_ifs(document, result.job))
+    found = [*filter(None, tried)]
     links = list(_bottlenecks(changed, result, simulator, found, progress))
     return Explanation(
         question,

@@ -150,8 +150,7 @@ class Children:
 
     async def _begin(self, child: Child) -> asyncio.subprocess.Process:
         """Start the process of a command in its own session, so that Ctrl-C on the server does not reach it directly."""
-        # of CPU seconds some more than of the clock, whose SIGINT lets a search give its best so far
-        limits = str(self.limits.memory), str(self.limits.seconds + int(GRACE))
+        limits = str(self.limits.memory), str(self.limits.seconds + int(GRACE))  # the clock's SIGINT is first
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "clustersim.serve.limited", *limits, *child.words),
             stdin=asyncio.subprocess.PIPE,

@@ -80,11 +80,7 @@ class RunForm:
 
     @classmethod
     def of(
-        cls,
-        topologies: Iterable[Path],
-        workloads: Iterable[Path],
-        commands: Mapping[str, Callable[..., None]],
-        workers: int = 1,
+        cls, topologies: Iterable[Path], workloads: Iterable[Path], commands: Mapping[str, Callable[..., None]]
     ) -> RunForm:
         """Return the forms of commands, with the shipped files and further ones. Raises InputError for a missing file."""
         fields = {}
@@ -93,7 +89,7 @@ class RunForm:
             names = dict.fromkeys((*FORMS[name][1], *axes))
             fields[name] = {one: Field.of(known[one]) for one in names if one in known}
         rooms: Mapping[Room, Iterable[Path]] = {"topologies": topologies, "workloads": workloads}
-        return cls({room: _files(room, more) for room, more in rooms.items()}, fields, workers)
+        return cls({room: _files(room, more) for room, more in rooms.items()}, fields)
 
     def facts(self) -> dict[str, Any]:
         """Return the JSON data from which a page draws the forms."""
@@ -144,9 +140,8 @@ def _options(command: str, fields: Mapping[str, Field], given: object) -> list[t
             f"options: an object with names of options of `clustersim {command}`, such as {next(iter(fields))}"
         )
     values = {name: _value(name, value) for name, value in given.items() if value != ""}
-    for name, text in values.items():
-        if fields[name].switch and text != "yes":
-            raise InputError(f"{name}: write yes, or leave it out")
+    if wrong := [name for name, text in values.items() if fields[name].switch and text != "yes"]:
+        raise InputError(f"{wrong[0]}: write yes, or leave it out")
     return [(fields[name].flag, "" if fields[name].switch else text) for name, text in values.items()]
 
 
