@@ -97,6 +97,9 @@ class TrainerImport:
         settings = ToolSettings(path, TITLES[tool], known, said, ignored=idle)
         unsaid = {".".join(map(str, known[name].key)) for name in auto}
         found = {key: value for key, value in settings.spec("", {}).items() if key not in {*unsaid, "name"}}
+        params = given.get("optimizer.params")
+        if isinstance(params, Mapping) and params.get("torch_adam") is True:  # DeepSpeed's runtime/engine.py
+            found["training.optimizer_kernels"] = "foreach"
         facts = {key[2:]: value for key, value in found.items() if key[:2] == "*."}
         return cls(settings, {key: value for key, value in found.items() if key[:2] != "*."}, facts, unsaid, [])
 
@@ -167,6 +170,8 @@ class TrainerImport:
         extra = {key: value for name in own for key, value in usual.get(name, {}).items()}
         self.keys = {**usual["model"], **usual[trainer], **extra, **self.keys, **asked.settings}
         self.assume("training.recompute", "none", "no setting of the file says it")
+        if tool == "accelerate" and trainer not in ("deepspeed", "megatron"):
+            self.assume("training.optimizer_kernels", "foreach", "torch.optim's default, the script may have another")
         lengths = any(key.startswith(("training.packed", "training.padded")) for key in self.keys)
         if tool in ("axolotl", "llama-factory") and not lengths:
             why = "lengths are in the data, --set training.packed.mean=N or training.padded.mean=N"

@@ -155,6 +155,18 @@ def test_a_deepspeed_file_beside_an_accelerate_file_is_read(tmp_path):
         )
 
 
+def test_an_optimizer_of_pytorch_has_separate_kernels_unless_fused_is_asked_for():
+    """torch/optim/optimizer.py, _default_to_fused_or_foreach; DeepSpeed's engine calls torch.optim if `torch_adam` is true."""
+    for text in ("distributed_type: MULTI_GPU\nnum_processes: 8\n", FSDP % "fsdp_version: 2", FSDP % "fsdp_version: 1"):
+        found, job = job_of("accelerate", text, None)
+        assert job.training.optimizer_kernels == "foreach"
+        assert any(line.startswith("training.optimizer_kernels: foreach") for line in found.assumed)
+    for said, kernels in ((True, "foreach"), (False, "fused")):
+        params = {"lr": 1e-4, "torch_adam": said}
+        _, job = job_of("deepspeed", {"train_batch_size": 64, "optimizer": {"type": "Adam", "params": params}})
+        assert job.training.optimizer_kernels == kernels
+
+
 def test_ddp_keeps_gradients_in_fp32_and_megatron_its_kernels():
     _, job = job_of("accelerate", "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n", None)
     assert (job.parallelism.zero, job.training.gradients, job.training.kernels) == (0, "fp32", "eager")
