@@ -51,7 +51,8 @@ FP8: Mapping[str, Format] = {
     "current": Format("fp8", reads=2),  # one scale per tensor, from this tensor
     "block": Format("fp8", scale=4 / 128),  # fp32 per 128 values, as in DeepSeek-V3 (section 3.3.2)
     # one scale per row and one per column, from the tensor: rows are read once, columns twice, and transposing takes as long as
-    # 1.8 more reads (1.8 on an H100, docs/measured-ways.md; 1.3 by steps in torchao's README). bf16 is gathered (torchtitan
+    # 1.8 more reads (1.8 on an H100, docs/measured-ways.md; 1.3 by steps in torchao's README). Rows of experts are transposed by
+    # a copy, as long as 2 reads (torchao 01374eb, prototype/moe_training/scaled_grouped_mm.py). bf16 is gathered (torchtitan
     # parallelize_llama.py, enable_float8_tensorwise_tp); gradients are scaled after their GEMMs (pytorch/ao issue 2184)
     "row": Format("fp8", reads=4.8, travels=False, rescales=True),
 }

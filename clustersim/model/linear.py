@@ -238,11 +238,11 @@ def cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     return (copy(shard, "cast", rows, columns, shard.format.reads * shard.size + written * shard.format.size),)
 
 
-def recast(shard: ShardedModel, inputs: int, outputs: int) -> tuple[Kernel, ...]:
-    """Return the cast of a GEMM's weights in one layout, if each pass casts them (torchao, float8_linear.py)."""
+def recast(shard: ShardedModel, inputs: int, outputs: int, most: float = float("inf")) -> tuple[Kernel, ...]:
+    """Return the cast of weights in one layout, read `most` times at most, if each pass casts them (torchao float8_linear.py)."""
     if shard.format is None or not shard.recasts:
         return ()
-    return (copy(shard, "cast", inputs, outputs, shard.format.reads * shard.size + shard.format.size),)
+    return (copy(shard, "cast", inputs, outputs, min(shard.format.reads, most) * shard.size + shard.format.size),)
 
 
 def early_cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:

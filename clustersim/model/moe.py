@@ -144,8 +144,9 @@ def _casts(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
 
 
 def _recast(shard: ShardedModel, inputs: int, outputs: int) -> tuple[Kernel, ...]:
-    """Return the casts of all experts' weights, one by one, if each pass casts them."""
-    return tuple(one._replace(batch=shard.experts, generation=APART) for one in recast(shard, inputs, outputs))
+    """Return the casts of all experts' weights, one by one, if each pass casts them; a kernel that transposes reads them twice
+    (torchao 01374eb, prototype/moe_training: triton_fp8_rowwise_3d_transpose_rhs)."""
+    return tuple(one._replace(batch=shard.experts, generation=APART) for one in recast(shard, inputs, outputs, 2))
 
 
 def _between(shard: ShardedModel, activation: Operator) -> Operator:

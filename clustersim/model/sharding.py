@@ -228,7 +228,8 @@ class ShardedModel:
 
     @property
     def one_product(self) -> bool:
-        """Whether one kernel multiplies the rows of all experts; torch._grouped_mm takes 16-bit operands only."""
+        """Whether one kernel multiplies the rows of all experts. Narrow formats keep one GEMM per expert:
+        torch._scaled_grouped_mm exists, but its rates in training are not measured here."""
         return self.eager or (self.grouped_products and self.format is None)
 
     @property

@@ -159,6 +159,15 @@ def test_rows_of_experts_are_cast_where_they_arrive_and_tokens_where_they_leave(
     assert rows[0] == rows[3] == (rows[1] // 2 if dispatch else rows[1])
 
 
+def test_weights_of_experts_are_read_twice_for_a_cast_and_rows_as_those_of_linears():
+    """torchao's kernel transposes weights as it casts them, and rows by a copy (prototype/moe_training/scaled_grouped_mm.py)."""
+    options = {"training.fp8_scaling": "row", "training.framework": "torchtitan"}
+    [stage, *_] = stages(one("fp8", "mixtral_8x7b", **options).place(64, 8))
+    [fc1, *_] = [op for layer, _ in stage.layers for op in layer.operators if op.name == "experts_fc1"]
+    casts = [kernel.bytes / (kernel.batch * kernel.m * kernel.n) for kernel in fc1.forward if kernel.op == "cast"]
+    assert casts == pytest.approx([4.8 * 2 + 2, 2 * 2 + 1])
+
+
 @pytest.mark.parametrize("predictor", ["neusight", "roofline"])
 @pytest.mark.parametrize("gpu", sorted(BLACKWELL))
 def test_narrower_is_never_slower_for_large_products(gpu, predictor):
