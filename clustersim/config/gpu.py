@@ -56,12 +56,13 @@ class Gpu(Spec):
     sources: dict[str, str]
     """Source of each figure."""
 
-    @model_validator(mode="after")
     def with_possible_limit(self) -> "Gpu":
         """Return this GPU. Raises ValueError for a power limit that no board takes (nvidia-smi: 100 W of an A100's 400)."""
         if not self.power / 4 <= (self.power_limit or self.power) <= self.power:
             raise ValueError(f"power_limit: write {self.power / 4:g}W to {self.power:g}W")
         return self
+
+    checked = model_validator(mode="after")(with_possible_limit)
 
     def matrix_peak(self, dtype: str) -> float:
         """Return the peak FLOP/s of GEMMs in `dtype`; a type that the GPU lacks runs as the next wider one."""
