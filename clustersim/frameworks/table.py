@@ -88,7 +88,7 @@ class RingKind(Spec):
 
     value: Literal["fused", "eager", "eager_flash2", "eager_flash2_repeated", "by_head"] = "fused"
     """`fused`: Transformer Engine's. `eager`: separate kernels add each step of a ring in fp32; `eager_flash2` also calls
-    FlashAttention-2, `repeated` with keys and values of all heads. `by_head`: gathers head by head, of adjacent tokens."""
+    FlashAttention-2, `eager_flash2_repeated` with keys and values of all heads. `by_head`: gathers near tokens head by head."""
     source: str = ""
 
 
@@ -301,9 +301,9 @@ def _document(path: Path) -> Document:
 
 
 def unseen(framework: Framework, source: str) -> float | None:
-    """Return the ratio of a kernel's launch time without a publisher's steps to the time with them.
+    """Return the ratio of a kernel's launch time without a publisher's steps to the time with them; None if they were not used.
 
-    The former is the geometric mean over hosts of other publishers and measured ones; None if the time is not from this one.
+    The time without them is the geometric mean over the hosts of other publishers and the measured ones.
     """
     own = None if framework.host is None else framework.host.kernel
     if own is None or source not in own.read_from:

@@ -35,7 +35,8 @@ CALL: Annotated[float, Declared("s", "calls on a handful of elements")] = 12e-6
 """CPU seconds of an eager call that launches a kernel. In NeuSight's traces, calls on a few elements (arange, full, long, cumsum)
 take 9, 12, 13 and 13 us more on the hosts of A100, T4, V100 and P100 than calls that launch nothing (size)."""
 STEP_CALL: Annotated[float, Declared("s", "steps of PyTorch that wait for launches")] = 33e-6
-"""CPU seconds per launch in such steps: 29, 29 and 45 us on the hosts of two H100 and an H200 (docs/measured-h100.md)."""
+"""CPU seconds per launch in steps of PyTorch that wait for launches: 29 and 45 us on the hosts of two H100, 29 on that of an
+H200 (docs/measured-h100.md)."""
 PRODUCT_CALL: Annotated[float, Declared("s", "linear layers of one row")] = 25e-6
 """CPU seconds of a GEMM call: a linear layer on one row per sequence takes 38 us more there, of which two views and the module
 take 14."""
