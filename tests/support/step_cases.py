@@ -110,6 +110,8 @@ def jobs(draw: Any, gpus: int, microbatches: tuple[int, int] = (4, 12), losses: 
         asked["training__framework"] = draw(st.sampled_from(FRAMEWORKS))
     if zero == 3 and draw(st.booleans()):
         asked |= {f"parallelism__fsdp__{name}": value for name, value in drawn(FSDP).items()}
+        if schedule not in ("1f1b", "gpipe", "interleaved"):
+            asked["parallelism__fsdp__no_sync"] = None  # false needs whole backward passes
     if "model__experts" not in asked and draw(st.integers(0, 3)) == 0:
         asked |= {"training__lora": draw(st.sampled_from(LORA)), "training__precision": "bf16"}
     if asked["training__recompute"] == "full" and draw(st.booleans()):
