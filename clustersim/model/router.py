@@ -6,7 +6,6 @@ section 2.1.2, at most 4 of 8), then distinct experts among those.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import comb, fsum
 from typing import NamedTuple
 
@@ -24,7 +23,6 @@ class ExpertRouter(NamedTuple):
     """… and the largest number of them that a token visits."""
 
 
-@lru_cache(maxsize=1024)
 def visited(router: ExpertRouter, places: int) -> float:
     """Return the mean number of `places` that a token visits, if the experts are divided evenly over them."""
     each = router.experts / places
