@@ -173,16 +173,23 @@ def changes(planner: Planner, found: Answer) -> Iterator[Change]:
 
 def _limits(planner: Planner, found: Answer) -> Iterator[Change]:
     asked, (kind, best) = found.asked, found.plans[0]
-    tried = _tried(planner, asked, kind)
+    tried, known = _tried(planner, asked, kind), [best]
+
+    def planned(other: PlanRequest) -> TrainingPlan | None:
+        """Return the best plan within other limits, of a search and of the plans that are known already."""
+        known.extend(filter(None, [new := planner.first(other, tried)]))
+        within = (one for one in known if not other.misses(one.amounts))
+        return min(within, key=lambda one: other.rank(one.amounts), default=new)
+
     if asked.days is not None:
         for days, what in ((asked.days + WEEK, "a week more"), (asked.days - WEEK, "a week less")):
             if days > 0:
                 other = replace(asked, days=days)
-                yield Change(f"{what} ({days:g} days)", planner.first(other, tried), other)
+                yield Change(f"{what} ({days:g} days)", planned(other), other)
     if best.usd is not None:
         for share, what in ((1 + MONEY, "more"), (1 - MONEY, "less")):
             usd = best.usd * share
-            plan = planner.first(replace(asked, days=None, budget=usd, objective=None), tried)
+            plan = planned(replace(asked, days=None, budget=usd, objective=None))
             yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", plan, replace(asked, budget=usd))
 
 
