@@ -139,8 +139,8 @@ def explained(
     progress("the run as it is")
     simulator = Simulator(known.topology if known else build(document))
     result = known or simulator.run(question.job, **question.options())
-    changed = question.of_what_ifs
-    tried = (_played(changed, one, simulator, figures or load(), progress) for one in what_ifs(document, result.job))
+    changed, prices = question.of_what_ifs, figures or load()
+    tried = (_played(changed, one, simulator, prices, progress) for one in what_ifs(document, result.job))
     found = [*filter(None, tried)]
     links = list(_bottlenecks(changed, result, simulator, found, progress))
     return Explanation(
@@ -184,7 +184,7 @@ def _played(
         return what._replace(reason=f"does not fit: {_short(error).partition('; ')[0]}")
     except InputError as error:
         return None if what.free else what._replace(reason=f"does not apply: {_short(error)}")
-    return what._replace(step_time=seconds, usd=_dearer(old, simulator.cluster, figures))
+    return what._replace(step_time=seconds, usd=None if what.free else _dearer(old, simulator.cluster, figures))
 
 
 def _dearer(old: Topology, new: Topology, figures: Figures) -> float | None:

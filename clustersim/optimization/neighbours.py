@@ -25,7 +25,7 @@ from clustersim.schedules.check import misfit
 from clustersim.sweeps.legal import EP_OVERLAP, GRAD_REDUCE, OVERLAPS, P2P, PARAM_GATHER, TP_OVERLAP
 from clustersim.sweeps.space import NODES, SCHEDULE, VPP, takes
 from clustersim.topology.build import described
-from clustersim.topology.specs import NodeSpecs
+from clustersim.topology.specs import CUT, NodeSpecs
 from clustersim.units import parse, scaled
 
 Values = Mapping[str, object]
@@ -50,8 +50,6 @@ _TREES = ("fat_tree", "leaf_spine", "rail_optimized", "rail_only")
 """Kinds of fabric that have such leaves."""
 _PCIE = 6
 """Latest generation of PCIe in a host."""
-_CUT = 0.98
-"""Share of a NIC's rate that a slot must carry, else the next generation is used; as in `topology.specs`."""
 
 
 class WhatIf(NamedTuple):
@@ -282,7 +280,7 @@ def _slot(key: str, node: Node, rate: float) -> dict[str, object] | None:
         return {}
     generation, lanes = node.host.pcie.removeprefix("gen").split("x")
     for slot in (Host(pcie=f"gen{g}x{lanes}") for g in range(int(generation), _PCIE + 1)):
-        if slot.raw >= 2 * rate and slot.usable >= _CUT * 2 * rate * nics.efficiency:
+        if slot.raw >= 2 * rate and slot.usable >= CUT * 2 * rate * nics.efficiency:
             wider = {f"{key}.host.pcie": slot.pcie} if slot.pcie != node.host.pcie else {}
             reached = node.host.effective
             return {**wider, **({f"{key}.host.effective": _rate(2 * reached)} if reached else {})}

@@ -22,7 +22,7 @@ from clustersim.units import either
 S = TypeVar("S", bound=Spec)
 MAX_GPUS = 2**21
 MAX_LINKS = 10_000_000
-_CUT: Annotated[float, Declared()] = 0.98  # PCIe passes 48 of the 48.5 GB/s of a 400 Gb/s NIC, which needs no warning
+CUT: Annotated[float, Declared()] = 0.98  # PCIe passes 48 of the 48.5 GB/s of a 400 Gb/s NIC, which needs no warning
 """Share of a path's rate above which a limiting part is not reported: 48 of 48.5 GB/s."""
 
 
@@ -100,7 +100,7 @@ class NodeSpecs:
         nics = self.node.nics
         if self.pools or nics is None:
             return float(np.mean(self.by_endpoint(lambda pool: pool.nic_line))) if self.pools else 0.0
-        return self.nic_rate if self.nic_rate < _CUT * nics.rate * nics.efficiency else nics.rate
+        return self.nic_rate if self.nic_rate < CUT * nics.rate * nics.efficiency else nics.rate
 
     @property
     def nic_of(self) -> Ints:
