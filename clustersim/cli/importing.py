@@ -92,6 +92,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def _importer(tool: str, file: str, *names: str) -> None:
+    """Add the command that reads the settings file of a tool. names: fields of SettingsFile besides `out` and `settings`."""
 
     def command(request: SettingsFile) -> None:
         from clustersim.api.launch import imported
@@ -110,6 +111,7 @@ for _tool, _file in SETTINGS.items():
 
 
 def _values(settings: list[str] | None) -> dict[str, object]:
+    """Return the values of `--set` by dotted key."""
     from clustersim.config.overrides import scalar
 
     return {key: scalar(key, value) for key, value in options.by_key(settings).items()}

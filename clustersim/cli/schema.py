@@ -151,4 +151,5 @@ def _either(names: Iterable[str], other: str = r"^[\w.]+:\w+$") -> JsonSchema:
 
 
 def _ref(name: str) -> JsonSchema:
+    """Return a reference to the schema of a spec in `definitions`."""
     return {"$ref": f"#/definitions/{name}"}

@@ -32,6 +32,7 @@ def definitions(*kinds: type[Spec]) -> dict[str, Schema]:
 
 
 def _all(kind: type[Spec]) -> Iterator[type[Spec]]:
+    """Yield all classes derived from a spec, at any depth."""
     for one in kind.__subclasses__():
         yield one
         yield from _all(one)

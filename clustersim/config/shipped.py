@@ -88,6 +88,7 @@ def _exists(path: Path) -> bool:
 
 
 def _absent(room: Room, path: Path, new: str | None) -> str:
+    """Return the sentence for a missing file."""
     known, what, other = files(room), _WORDS[room], _OTHER[room]
     name = new or path.stem
     if "," in str(path):

@@ -91,6 +91,7 @@ def _proto(value: object) -> object:
 
 
 def _like(pattern: str) -> WithJsonSchema:
+    """Return the JSON schema of text that matches a pattern."""
     return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
 
 

@@ -16,6 +16,7 @@ class Item(NamedTuple):
     what: str
     """Part, such as `switches`."""
     number: float
+    """Number of parts."""
     price: float | None
     """USD per part; None if unknown."""
     power: float
@@ -23,6 +24,7 @@ class Item(NamedTuple):
     each: str = ""
     """Description of one part, such as `64 × 400 Gb/s`."""
     date: str = ""
+    """Date of the price."""
 
     @property
     def usd(self) -> float | None:

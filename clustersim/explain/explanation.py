@@ -194,6 +194,7 @@ def _dearer(old: Topology, new: Topology, figures: Figures) -> float | None:
 
 
 def _seconds(simulator: Simulator, question: StepQuestion) -> float:
+    """Return the seconds of a run's step."""
     job = simulator.placed(question.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=question.ignore_memory)
     return play(work, simulator.cluster, question.fold, question.engine).end

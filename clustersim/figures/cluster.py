@@ -241,6 +241,7 @@ def picture(document: Document) -> Canvas:
 
 
 def _sound(document: Document) -> Document:
+    """Return a topology file without its faults."""
     if "faults" not in document.data:
         return document
     return replace(document, data={key: value for key, value in document.data.items() if key != "faults"})

@@ -204,6 +204,7 @@ def _dims(topology: Topology) -> tuple[Dim, ...]:
 
 
 def _kinds(canvas: Canvas, at: Coordinates, dims: tuple[Dim, ...]) -> None:
+    """Draw the links of each dimension of a grid, side by side."""
     wide = min(230.0, (CARDS_WIDTH - 60) / len(dims))
     for i, dim in enumerate(dims):
         centre = (at[0] + (i - (len(dims) - 1) / 2) * wide, at[1])
@@ -228,6 +229,7 @@ def _lines(kind: str, count: int) -> list[tuple[int, int]]:
 
 
 def _lattice(canvas: Canvas, at: Coordinates) -> None:
+    """Draw a part of a lattice with open ends on all sides."""
     step, half = 56.0, 2
     for i in range(-half, half + 1):
         for (ax, ay), (bx, by) in (((i, -half - 0.6), (i, half + 0.6)), ((-half - 0.6, i), (half + 0.6, i))):

@@ -54,6 +54,7 @@ def content(canvas: Canvas, ending: str) -> bytes:
 
 
 def _artist(shape: Line | Box | Dot | Text) -> Any:
+    """Return matplotlib's artist of a shape."""
     from matplotlib import patches
     from matplotlib.font_manager import fontManager
     from matplotlib.path import Path

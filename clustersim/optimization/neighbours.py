@@ -126,6 +126,7 @@ def smaller(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
 
 
 def _value(job: Job, key: str) -> Any:
+    """Return a job's value of a dotted key."""
     section, _, name = key.partition(".")
     return getattr(getattr(job, section), name)
 
@@ -232,6 +233,7 @@ def _types(spec: TopologySpec, specs: NodeSpecs) -> dict[str, Node]:
 
 
 def _host(job: Job, types: Mapping[str, Node]) -> WhatIf:
+    """Return the what-if of hosts that launch kernels twice as fast."""
     name = "host twice as fast"
     if host(job, next(iter(types.values())).host.slowdown) is None:
         return WhatIf(name, {}, "no training.framework is named, so the host is never late")
@@ -252,6 +254,7 @@ def _nics(document: Document, spec: TopologySpec, types: Mapping[str, Node], nod
 
 
 def _nic_rate(document: Document, types: Mapping[str, Node], rates: Sequence[float], times: float) -> dict[str, object]:
+    """Return the changes that multiply the rate of all NICs, and of links of the fabric that state their own. rates: bytes/s."""
     if len(set(rates)) == 1:
         return {"cluster.nic": _rate(times * rates[0])}
     changes: dict[str, object] = {
@@ -288,6 +291,7 @@ def _slot(key: str, node: Node, rate: float) -> dict[str, object] | None:
 
 
 def _nvlink(types: Mapping[str, Node]) -> WhatIf:
+    """Return the what-if of links between the GPUs of a node that are twice as fast."""
     if all(node.gpus.count == 1 for node in types.values()):
         return WhatIf(NVLINK, {}, "a node has one GPU")
     links = {key: node.scale_up.link for key, node in types.items() if node.scale_up.kind != "none"}

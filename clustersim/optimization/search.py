@@ -541,6 +541,7 @@ class _CandidateSearch:
             )
 
     def _simulated(self, point: Point) -> Row:
+        """Return the row of a point, whose memory is checked before its simulation."""
         known = len(self.shared.rows)
         row = self.shared.row(self.space.case, point)
         self.played += len(self.shared.rows) > known

@@ -152,6 +152,7 @@ def _folded(
 
 
 def _ends(drawn: Iterable[tuple[str, str, bool]]) -> list[str]:
+    """Return the ends of the drawn cables, each once."""
     return list(dict.fromkeys(end for pair in drawn for end in pair[:2]))
 
 

@@ -44,6 +44,7 @@ def network(result: StepResult) -> dict[str, object]:
 
 
 def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str, object]:
+    """Return the links of a tier as a row of cells."""
     use, holds, slow = (one[tier.span] for one in figures)
     cells = min(tier.links, MOST_CELLS)
     edges = np.arange(cells) * tier.links // cells
@@ -75,6 +76,7 @@ def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> 
 
 
 def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, holds: Floats) -> dict[str, object]:
+    """Return the row of link `i`, which stands for `many` identical ones."""
     a, b = ends(topology, i)
     return {
         "link": topology.link_name(i),

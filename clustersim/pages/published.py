@@ -40,6 +40,7 @@ def nearest_to(case: SweepInputs, point: Point) -> dict[str, object]:
 
 @cache
 def _runs() -> list[Run]:
+    """Return all published runs."""
     return read(TABLE)
 
 
@@ -53,6 +54,7 @@ def _forecasts() -> Mapping[str, float]:
 
 
 def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, object]:
+    """Return a run as a row of the page."""
     measured = run.sec_per_iter or predicted
     degrees = {name: getattr(run, name) or 1 for name in ("tp", "pp", "dp", "cp", "ep")}
     split = " × ".join(f"{name} {n}" for name, n in degrees.items() if n > 1 or name in ("tp", "pp", "dp"))

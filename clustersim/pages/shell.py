@@ -57,4 +57,5 @@ def _printable(text: str) -> str:
 
 
 def _asset(name: str) -> str:
+    """Return the text of a file in `assets/`."""
     return (ASSETS / name).read_text(encoding="utf-8")

@@ -108,6 +108,7 @@ def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
 
 
 def _columns(kept: Sequence[tuple[Span, int]], kinds: Numbers, passes: _Passes) -> dict[str, list[int]]:
+    """Return the columns over drawn spans of the page's data."""
     starts = [_ticks(span.start) for span, _ in kept]
     tracks = [(span.rank, span.stream) for span, _ in kept]
     before = [start if one == two else 0 for start, one, two in zip(starts, tracks, tracks[1:], strict=False)]
@@ -175,4 +176,5 @@ def named(what: Kernel | str) -> str:
 
 
 def _ticks(seconds: float) -> int:
+    """Return a time in units of the page."""
     return round(seconds / TICK)

@@ -172,6 +172,7 @@ def changes(planner: Planner, found: Answer) -> Iterator[Change]:
 
 
 def _limits(planner: Planner, found: Answer) -> Iterator[Change]:
+    """Yield the plans for a week more and less, and for more and less money."""
     asked, (kind, best) = found.asked, found.plans[0]
     tried, known = _tried(planner, asked, kind), [best]
 

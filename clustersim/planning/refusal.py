@@ -64,6 +64,7 @@ def _others(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> Ite
 
 
 def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], kinds: Sequence[Point]) -> _Other | None:
+    """Return the best plan without some limits, or None."""
     found = planner.plan(asked.relaxed(names), *kinds)
     return _Other(names, found) if found else None
 

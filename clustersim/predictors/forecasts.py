@@ -73,6 +73,7 @@ class Forecasts:
         return launched, sums, np.array(often)
 
     def _learn(self, kernels: Iterable[Kernel]) -> None:
+        """Forecast the kernels that are not cached yet, in one call."""
         new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self.known]
         if len(self.known) + len(new) > KERNELS:
             self.known, self._seconds = {}, {}

@@ -162,6 +162,7 @@ class Guard:
 
 
 def _is_address(name: str) -> bool:
+    """Return whether a name is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -25,6 +25,7 @@ def limit(memory: int, seconds: int) -> None:
 
 
 def _end_with_the_server() -> None:
+    """Interrupt this process when the server ends."""
     os.read(0, 1)  # returns nothing until the server has ended
     os.kill(os.getpid(), signal.SIGINT)
 

@@ -106,6 +106,7 @@ def _is_result(folder: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
+    """Return whether a path is a plain file and no link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -113,6 +114,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _described(folder: Path) -> dict[str, Any]:
+    """Return the facts of a result that can be read."""
     manifest = None
     with suppress(OSError):
         manifest = store.manifest(folder)
@@ -144,4 +146,5 @@ def _text(value: object) -> str:
 
 
 def _is_number(value: object) -> bool:
+    """Return whether a value of a JSON file is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

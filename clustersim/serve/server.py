@@ -77,6 +77,7 @@ class Address:
         return None if every else LOOPBACK | {self.host.lower(), *map(str, self._addresses())}
 
     def _addresses(self) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+        """Return the IP addresses of the host."""
         return [ipaddress.ip_address(str(found[4][0]).partition("%")[0]) for found in self._resolved()]
 
     def _resolved(self) -> list[Any]:
@@ -115,6 +116,7 @@ class _Protocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _close_unasked(self) -> None:
+        """Close the connection if no request has begun."""
         if self.cycle is None:
             self.transport.close()
 

@@ -156,6 +156,7 @@ class Site:
         return JSONResponse({})
 
     def _begun(self, words: list[str], shown: str, cwd: Path | None = None) -> Response:
+        """Start a command and return its number as JSON."""
         return JSONResponse({"number": self._start(words, shown, cwd).number}, 202)
 
     def _start(self, words: list[str], shown: str, cwd: Path | None = None) -> Child:
@@ -167,11 +168,13 @@ class Site:
         return self.children.start(words, shown, cwd)
 
     def _state(self) -> dict[str, Any]:
+        """Return the results and commands as JSON data, the newest command first."""
         asked = [one for one in list(self.children.all.values()) if one.words[0] != "compare"]
         children = [{**one.facts, "result": self._result_of(one)} for one in reversed(asked)]
         return {"results": self.folder.rows(), "children": children}
 
     def _result_of(self, child: Child) -> str | None:
+        """Return the name of the result that a command has written, or None."""
         if child.state != "done":
             return None
         if child.words[0] in _WRITERS.values():
@@ -211,6 +214,7 @@ def door_page() -> Response:
 
 
 def _page(title: str, scripts: tuple[str, ...], data: Mapping[str, Any], status: int = 200) -> Response:
+    """Return a page of the server with its content security policy."""
     own = f"{policy(scripts, OWN)}; frame-ancestors 'none'"
     return HTMLResponse(page(title, scripts, STYLES, data, OWN), status, {"Content-Security-Policy": own})
 
@@ -249,6 +253,7 @@ def _opened(path: Path) -> int | None:
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:
+    """Yield the content of an open file, and close it."""
     with os.fdopen(descriptor, "rb") as file:
         while chunk := file.read(1 << 18):
             yield chunk

@@ -70,6 +70,7 @@ def _wire(network: BuiltFabric) -> float:
 
 
 def _rate(value: float) -> str:
+    """Return a rate in bytes/s as text in Gb/s."""
     return f"{value * 8 / 1e9:.4g} Gb/s"
 
 

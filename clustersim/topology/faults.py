@@ -184,6 +184,7 @@ def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
 
 
 def _remaining(topology: Topology, parts: _Parts) -> Topology:
+    """Return the topology without dead nodes, as a job sees it."""
     if not parts.dead.any():
         return topology
     alive = np.flatnonzero(~parts.dead)

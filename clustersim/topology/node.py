@@ -43,6 +43,7 @@ def inside(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide, list[L
 
 
 def _grid(cluster: NodeSpecs) -> Lattice:
+    """Return the links inside all nodes as a lattice of GPUs."""
     return Lattice(dims(cluster), cluster.gpus, "gpu")  # rates are those of the first type
 
 

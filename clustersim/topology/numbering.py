@@ -104,5 +104,6 @@ def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
 
 
 def _numbering(width: int, gpus: Ints, nic: Ints, before: Numbering | None = None) -> Numbering:
+    """Return the numbering, given the GPUs of each node."""
     first, node = offsets(gpus), None if width else np.repeat(np.arange(len(gpus)), gpus)
     return Numbering(width, first, nic, nic[first[:-1]], node, before)

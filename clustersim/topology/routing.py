@@ -45,6 +45,7 @@ def joined(parts: Sequence[Routes]) -> Routes:
 
 
 def _nowhere(source: Ints, destination: Ints) -> Ints:
+    """Return routes without links, one row per pair."""
     return np.empty((len(source), 0), np.int64)
 
 

@@ -76,6 +76,7 @@ def _parallel(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
 
 
 def _nodes(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
+    """Return the number of nodes of a full group."""
     ports = spec.leaves * spec.p
     if (fit := ports // cluster.nics) < 1:
         few = f"leaves · p = {spec.leaves} · {spec.p} = {ports} ports of a group for {cluster.nics} NICs of a node"

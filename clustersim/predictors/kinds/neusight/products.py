@@ -110,6 +110,7 @@ def standard(table: Columns) -> Columns:
 
 @cache
 def _shipped(name: str) -> Gpu | None:
+    """Return the shipped GPU of that name; None if there is none."""
     return gpus.load(name) if name in gpus.names() else None
 
 
