@@ -118,9 +118,9 @@ def evaluate(
     generation left out: `clustersim lab show`).
     """
     from clustersim.lab import evaluate as errors
+    from clustersim.lab import plots as drawings
     from clustersim.lab.data import sources
     from clustersim.lab.data.tables import test_samples
-    from clustersim.lab.plots import page
     from clustersim.predictors.load import get
 
     if split not in ("test", "train"):
@@ -128,7 +128,7 @@ def evaluate(
     if png and plots is None:
         raise InputError("--png says how to draw plots; name their folder with --plots FOLDER")
     if plots is not None:
-        check_output("--plots", plots / page.PAGE, (".html",), data or ())
+        check_output("--plots", plots / drawings.PAGE, (".html",), data or ())
     keys = errors.groups(by)
     with naming("--predictor"):
         opened = [get(name, weights) for name in _named(predictor, weights, ("roofline", *SHIPPED))]
@@ -156,8 +156,8 @@ def evaluate(
         typer.echo("no scalar: it needs products of tensor cores, more than 64 of a GPU and data type", err=True)
     if plots is not None:
         if png:
-            page.png_available()
-        written = [page.write(plots, frames, split), *(page.write_png(plots, frames) if png else [])]
+            drawings.png_available()
+        written = [drawings.write(plots, frames, split), *(drawings.write_png(plots, frames) if png else [])]
         typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
 
 

@@ -102,12 +102,43 @@ class Text(NamedTuple):
         return f'<text {place} fill="{self.colour}"{weight}>{escape(self.words)}</text>'
 
 
+MARKS = {
+    "dot": ("h0", 3.4, "."),  # the round ends of a line of no length
+    "cross": ("m-2.2-2.2l4.4 4.4m-4.4 0l4.4-4.4", 1.1, "x"),
+    "plus": ("m-2.8 0h5.6m-2.8-2.8v5.6", 1.1, "+"),
+    "triangle": ("m0-2.6l2.5 4.4h-5z", 1.0, "^"),
+}
+"""{kind of mark: (SVG path from its middle, width of its lines in pixels, matplotlib's marker)}"""
+
+
+class Marks(NamedTuple):
+    """Marks of one kind and colour at many points, larger and stronger if there are few."""
+
+    at: tuple[Coordinates, ...]
+    kind: str
+    colour: str
+
+    @property
+    def few(self) -> bool:
+        """Whether the marks are so few that they rarely cover each other."""
+        return len(self.at) <= 30
+
+    @property
+    def svg(self) -> str:
+        """Element of an SVG document."""
+        mark, width, _ = MARKS[self.kind]
+        path = "".join(f"M{x:.1f} {y:.1f}{mark}" for x, y in self.at)
+        width, opacity = (1.6 * width, 0.95) if self.few else (width, 0.6)
+        style = f'stroke="{self.colour}" stroke-width="{width:.1f}" stroke-opacity="{opacity}" stroke-linecap="round"'
+        return f'<path d="{path}" fill="none" {style}/>'
+
+
 class Canvas:
     """A picture with a width and a height in pixels. Later shapes cover earlier ones."""
 
     def __init__(self, width: float, height: float, title: str) -> None:
         self.width, self.height, self.title = width, height, title
-        self.shapes: list[Line | Box | Dot | Text] = []
+        self.shapes: list[Line | Box | Dot | Marks | Text] = []
 
     def line(
         self,
@@ -140,6 +171,11 @@ class Canvas:
     def dot(self, at: Coordinates, radius: float, fill: str) -> None:
         """Draw a filled circle."""
         self.shapes.append(Dot(at, radius, fill))
+
+    def marks(self, points: Sequence[Coordinates], kind: str, colour: str) -> None:
+        """Draw a mark of a kind in MARKS at each of some points."""
+        if points:
+            self.shapes.append(Marks(tuple(points), kind, colour))
 
     def text(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 
 from clustersim import writing
 from clustersim.errors import InputError
-from clustersim.figures.canvas import PAPER, Box, Canvas, Dot, Line, Text, svg
+from clustersim.figures.canvas import MARKS, PAPER, Box, Canvas, Dot, Line, Marks, Text, svg
 
 FORMS: dict[str, tuple[str, dict[str, None]]] = {
     ".png": ("png", {"Software": None}),
@@ -28,12 +28,12 @@ _FONTS = {"Helvetica": 1.0, "Arial": 1.0, "Liberation Sans": 1.0, "Nimbus Sans":
 """{font: size factor that makes words as wide as in Helvetica}, by preference. matplotlib ships the last one."""
 
 
-def available() -> None:
-    """Raise InputError if matplotlib is not installed."""
+def available(otherwise: str = "write a name that ends in .svg") -> None:
+    """Raise InputError if matplotlib is not installed. otherwise: what to do without it."""
     if find_spec("matplotlib") is None:
         raise InputError(
             "a PNG or PDF needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
-            "or write a name that ends in .svg"
+            f"or {otherwise}"
         )
 
 
@@ -53,10 +53,11 @@ def content(canvas: Canvas, ending: str) -> bytes:
     return target.getvalue()
 
 
-def _artist(shape: Line | Box | Dot | Text) -> Any:
+def _artist(shape: Line | Box | Dot | Marks | Text) -> Any:
     """Return matplotlib's artist of a shape."""
     from matplotlib import patches
     from matplotlib.font_manager import fontManager
+    from matplotlib.lines import Line2D
     from matplotlib.path import Path
     from matplotlib.text import Text as Words
 
@@ -73,6 +74,10 @@ def _artist(shape: Line | Box | Dot | Text) -> Any:
             return patches.FancyBboxPatch(corner, *size, boxstyle=corners, **look)
         case Dot(at, radius, fill):
             return patches.Circle(at, radius, facecolor=fill, edgecolor="none")
+        case Marks(points, kind, colour):
+            look = {"linestyle": "", "color": colour, "marker": MARKS[kind][2]}
+            look |= {"markersize": 6, "alpha": 0.95} if shape.few else {"markersize": 3, "alpha": 0.6}
+            return Line2D(*zip(*points, strict=True), **look)
     font = next(name for name in _FONTS if name in fontManager.get_font_names())
     look = {"color": shape.colour, "fontfamily": font, "fontsize": shape.size * _POINTS * _FONTS[font]}
     look |= {"ha": {"middle": "center", "end": "right"}.get(shape.anchor, "left"), "va": "baseline"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from clustersim.figures.canvas import FAINT, INK, Canvas, Coordinates
@@ -18,6 +18,8 @@ class AxisRange(NamedTuple):
     low: float
     high: float
     logarithmic: bool = False
+    ticks_at: tuple[float, ...] = ()
+    """Ticks; none: round numbers."""
 
     def share(self, value: float) -> float:
         """Return the position of a value on the axis, 0 (low) to 1 (high)."""
@@ -26,6 +28,8 @@ class AxisRange(NamedTuple):
 
     def ticks(self, most: int) -> list[float]:
         """Return at most `most` round numbers on the axis: multiples of 1, 2 or 5, or of powers of ten if it is logarithmic."""
+        if self.ticks_at:
+            return list(self.ticks_at)
         if self.logarithmic:
             powers = range(math.floor(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
             for digits in ((1,), (1, 2, 5), range(1, 10)):
@@ -42,10 +46,22 @@ class AxisRange(NamedTuple):
 class Plot:
     """A canvas with two axes. Positions are pairs of values on them."""
 
-    def __init__(self, title: str, x: AxisRange, y: AxisRange, right: float = 30.0) -> None:
-        self.canvas, self.x, self.y = Canvas(WIDTH, HEIGHT, title), x, y
-        self.left, self.right, self.top, self.bottom = 100.0, WIDTH - right, 66.0, HEIGHT - 58.0
-        self.canvas.text((24, 26), title, 16, anchor="start", bold=True)
+    def __init__(
+        self,
+        title: str,
+        x: AxisRange,
+        y: AxisRange,
+        right: float = 30.0,
+        *,
+        canvas: Canvas | None = None,
+        corner: Coordinates = (0.0, 0.0),
+        size: Coordinates = (WIDTH, HEIGHT),
+    ) -> None:
+        """Begin a plot of some size at the upper left `corner` of a canvas, or on one of its own."""
+        self.canvas, self.x, self.y = canvas or Canvas(*size, title), x, y
+        self.left, self.right = corner[0] + 100.0, corner[0] + size[0] - right
+        self.top, self.bottom = corner[1] + 66.0, corner[1] + size[1] - 58.0
+        self.canvas.text((corner[0] + 24, corner[1] + 26), title, 16, anchor="start", bold=True)
 
     def at(self, value: Coordinates) -> Coordinates:
         """Return the pixel of a pair of values."""
@@ -70,6 +86,10 @@ class Plot:
     def line(self, a: Coordinates, b: Coordinates, colour: str = INK, width: float = 1.6, dashed: bool = False) -> None:
         """Draw a line between two pairs of values."""
         self.canvas.line(self.at(a), self.at(b), width, colour, dashed=dashed)
+
+    def marks(self, points: Sequence[Coordinates], kind: str, colour: str) -> None:
+        """Draw a mark of a kind in canvas.MARKS at each of some pairs of values."""
+        self.canvas.marks([self.at(point) for point in points], kind, colour)
 
     def box(self, upper_left: Coordinates, lower_right: Coordinates, fill: str, tip: str) -> None:
         """Draw a rectangle between two pairs of values. `tip` is shown when a reader points at it."""

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 from clustersim.cli.lab import app
 from clustersim.errors import InputError
+from clustersim.figures import files
+from clustersim.figures.canvas import Marks
 from clustersim.hardware import gpus
-from clustersim.lab import evaluate, model_card
+from clustersim.lab import evaluate, model_card, plots
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.model_card import MEANINGS, constants, speeds
-from clustersim.lab.plots import figures, page
 from clustersim.lab.train.learner import FEW, with_scalar
 from clustersim.model.kernel import gemm
 from clustersim.predictors import weights_file
@@ -109,45 +110,58 @@ def test_an_unknown_key_is_named():
 
 
 def test_the_page_is_one_file_of_sound_drawings(frame, tmp_path):
-    path = page.write(tmp_path, [frame], "test")
+    path = plots.write(tmp_path, [frame], "test")
     text = path.read_text(encoding="utf-8")
-    drawings = re.findall(r"<svg xmlns.*?\n</svg>\n?</svg>", text, re.DOTALL)
-    assert len(drawings) == 4 * 2
+    drawings = re.findall(r"<svg xmlns.*?</svg>", text, re.DOTALL)
+    assert len(drawings) == 4
     for drawing in drawings:
         ElementTree.fromstring(drawing)
     assert re.findall(r'(?:src|href)="', text) == []
     for words in ("half/linear", "l4", "measured", "forecast", "absolute error", "decile of measured time", "10 us"):
         assert words in text
-    assert text == page.page([frame], "test")
+    assert text == plots.page([frame], "test")
+
+
+def panels(canvas, count):
+    """Return the places (left, top, right, bottom) of the axes of each panel of a figure."""
+    width, height = plots.PANEL
+    corners = [(i % plots.COLUMNS * width, i // plots.COLUMNS * height) for i in range(count)]
+    made = [plots.Plot("", None, None, canvas=canvas, corner=corner, size=plots.PANEL) for corner in corners]
+    return [(one.left, one.top, one.right, one.bottom) for one in made]
 
 
 def test_every_kernel_has_its_mark_and_lies_within_the_axes(frame):
-    for figure in figures.figures(frame):
-        assert figure.legend
-        for panel in figure.panels:
-            assert panel.x.label
-            assert len(panel.x.ticks) >= 2 or panel.x.log
-            for one in (one for one in panel.series if one.style == "points"):
-                assert min(panel.x.low, panel.x.high) <= min(one.x) <= max(one.x) <= panel.x.high
-                assert panel.y.low <= min(one.y) <= max(one.y) <= panel.y.high
-    [scatter, *_] = figures.figures(frame)
-    assert sum(len(m.x) for p in scatter.panels for m in p.series if m.style == "points") == len(frame)
+    counts = {}
+    for figure in plots.figures(frame):
+        legend = figure.canvas.height - plots.PANEL[1] * -(-frame["kind"].n_unique() // plots.COLUMNS)
+        assert legend >= plots.LEGEND
+        marks = [shape for shape in figure.canvas.shapes if isinstance(shape, Marks)]
+        drawn = [at for one in marks for at in one.at if at[1] < figure.canvas.height - legend]
+        for x, y in drawn:
+            areas = panels(figure.canvas, frame["kind"].n_unique())
+            assert any(left <= x <= right and top <= y <= bottom for left, top, right, bottom in areas)
+        counts[figure.name] = len(drawn)
+    pairs = frame.select("kind", "gpu").n_unique()
+    classes = frame["kind"].n_unique()
+    assert list(counts.values()) == [len(frame), len(frame), 3 * 10 * classes, pairs]
 
 
 def test_gpus_look_different():
-    looks = figures._looks(pl.DataFrame({"gpu": [gpu.name for gpu in gpus.everything()][:28]}))
+    looks = plots._looks(pl.DataFrame({"gpu": [gpu.name for gpu in gpus.everything()][:28]}))
     assert len({*looks.values()}) == len(looks) > 20
 
 
 def test_png_needs_matplotlib(frame, tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"--png needs matplotlib, .* pip install 'clustersim\[plots\]'"):
-        page.write_png(tmp_path, [frame])
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    with pytest.raises(
+        InputError, match=r"PNG .* needs matplotlib, .* pip install 'clustersim\[plots\]', or leave --png"
+    ):
+        plots.write_png(tmp_path, [frame])
 
 
 def test_png_files(frame, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra `plots`)")
-    paths = page.write_png(tmp_path, [frame])
+    paths = plots.write_png(tmp_path, [frame])
     assert [path.name for path in paths] == [f"neusight-{what}.png" for what in ("scatter", "ratio", "deciles", "gpus")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
@@ -155,7 +169,7 @@ def test_png_files(frame, tmp_path):
 def test_a_place_that_cannot_be_written(frame, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        page.write(tmp_path / "file", [frame], "test")
+        plots.write(tmp_path / "file", [frame], "test")
     with pytest.raises(InputError, match="cannot be written"):
         model_card.write(tmp_path / "file" / "card.md", shipped("neusight"))
 
@@ -260,5 +274,5 @@ def test_evaluate_prints_writes_and_draws(tmp_path):
     found = json.loads(done.stdout)
     assert found["by"] == ["class", "dtype", "decile"]
     assert [row["decile"] for row in found["errors"]] == list(range(1, 11))
-    assert (tmp_path / "plots" / page.PAGE).is_file()
+    assert (tmp_path / "plots" / plots.PAGE).is_file()
     assert "in 80 %" in call("evaluate", "--data", own, "-p", "neusight", "--scalar").output

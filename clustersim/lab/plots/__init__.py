@@ -1,1 +1,0 @@
-"""Plots of the errors of predictors: SVG pages and PNG files."""
