@@ -9,11 +9,12 @@ converter of PyTorch's traces and read by ASTRA-sim: for an all-gather, the shar
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
+from functools import cache
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clustersim.errors import InputError
 from clustersim.files import DESCRIPTION, TABLE, read_bytes, read_text
@@ -33,8 +34,6 @@ OPS = {number: op for op, number in reversed(TYPES.items())} | {8: "reduce_scatt
 SECONDS, BYTES = "seconds", "bytes"
 """Names of our own attributes, with the exact values that `duration_micros` and `comm_size` round."""
 AttributeValue = int | float | bool | str | tuple[bool, ...]
-_FIXED = {3: "<d", 5: "<f", 19: "<I", 21: "<Q", 23: "<i", 25: "<q"}
-_SIGNED, _ZIGZAG, _BOOLS = (7, 9), (15, 17), 28
 
 
 class TraceNode(NamedTuple):
@@ -134,174 +133,103 @@ def _said(nodes: Iterable[TraceNode]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-# protobuf's wire format (https://protobuf.dev/programming-guides/encoding)
+# The schema, of which only the fields in use are declared; others are skipped.
 
-_INT32, _INT64, _UINT64, _DOUBLE, _BOOL, _TEXT = 7, 9, 13, 3, 27, 29
-_KINDS = {"comm_src": _INT32, "comm_dst": _INT32, "comm_tag": _INT32, "tensor_size": _UINT64}
-"""Wire types of fields that Chakra's feeder does not read as int64."""
+_SCALARS = (
+    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
+    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string"),
+)
+SCHEMA: Mapping[str, Mapping[str, tuple[int, str]]] = {
+    "GlobalMetadata": {"version": (1, "string")},
+    "Inputs": {"values": (1, "string")},
+    "Booleans": {"values": (1, "repeated bool")},
+    "Attribute": {
+        "name": (1, "string"),
+        **{kind: (3 + 2 * i, kind) for i, kind in enumerate(_SCALARS)},
+        "booleans": (28, "Booleans"),
+    },
+    "Node": {
+        "id": (1, "uint64"),
+        "name": (2, "string"),
+        "type": (3, "int32"),
+        "control": (4, "repeated uint64"),
+        "data": (5, "repeated uint64"),
+        "micros": (7, "uint64"),
+        "inputs": (8, "Inputs"),
+        "attributes": (10, "repeated Attribute"),
+    },
+}
+"""{message: {our name of a field: (its number, its type)}}"""
+_INTEGERS = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32", "tensor_size": "uint64"}
+"""Types of attributes that Chakra's feeder does not read as int64."""
 
 
-def encoded(nodes: Sequence[TraceNode]) -> bytes:
+@cache
+def _messages() -> dict[str, type[Any]]:
+    """Return {name: class} of the messages in SCHEMA. Their fields are optional ones, so that a 0 that was set can be told."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    own = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", syntax="proto2")
+    for name, fields in SCHEMA.items():
+        message = file.message_type.add(name=name)
+        for field, (number, text) in fields.items():
+            kind = text.removeprefix("repeated ")
+            label = own.LABEL_REPEATED if kind != text else own.LABEL_OPTIONAL
+            made = message.field.add(name=field, number=number, label=label)
+            if kind in SCHEMA:
+                made.type, made.type_name = own.TYPE_MESSAGE, kind
+            else:
+                made.type, made.options.packed = own.Type.Value(f"TYPE_{kind.upper()}"), kind != text
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in SCHEMA}
+
+
+def encoded(nodes: Iterable[TraceNode]) -> bytes:
     """Return the content of a rank's file: messages, each after its length."""
-    return b"".join(_varint(len(one)) + one for one in (_text(1, VERSION), *map(_node, nodes)))
+    from google.protobuf.proto import serialize_length_prefixed
+
+    found = BytesIO()
+    for message in (_messages()["GlobalMetadata"](version=VERSION), *map(_node, nodes)):
+        serialize_length_prefixed(message, found)
+    return found.getvalue()
 
 
-def _node(node: TraceNode) -> bytes:
-    """Return a node as the bytes of its protobuf message."""
-    parts = [_number(1, node.id), _text(2, node.name), _number(3, node.type)]
-    if node.before:
-        parts.append(_message(5, b"".join(map(_varint, node.before))))
-    parts += [_number(7, node.micros), *(_message(10, _attribute(*one)) for one in node.attributes.items())]
-    return b"".join(parts)
+def _node(node: TraceNode) -> Any:
+    """Return a node as its message."""
+    found = _messages()["Node"](id=node.id, name=node.name, type=node.type, data=node.before, micros=node.micros)
+    for name, value in node.attributes.items():
+        found.attributes.add(name=name, **{_kind(name, value): str(value) if isinstance(value, tuple) else value})
+    return found
 
 
-def _varint(value: int) -> bytes:
-    """Return an integer as a varint: 7 bits per byte, lowest first, with the top bit set in all but the last."""
-    found = bytearray()
-    value &= (1 << 64) - 1
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _number(place: int, value: int) -> bytes:
-    """Return field number `place` with an integer."""
-    return _varint(place << 3) + _varint(value)
-
-
-def _message(place: int, content: bytes) -> bytes:
-    """Return field number `place` with bytes, after their length."""
-    return _varint(place << 3 | 2) + _varint(len(content)) + content
-
-
-def _text(place: int, value: str) -> bytes:
-    """Return field number `place` with a text."""
-    return _message(place, value.encode())
-
-
-def _attribute(name: str, value: AttributeValue) -> bytes:
-    """Return an `AttributeProto` as bytes."""
-    if isinstance(value, bool):
-        return _text(1, name) + _number(_BOOL, value)
-    if isinstance(value, float):
-        return _text(1, name) + _varint(_DOUBLE << 3 | 1) + struct.pack("<d", value)
-    if isinstance(value, int):
-        return _text(1, name) + _number(_KINDS.get(name, _INT64), value)
-    return _text(1, name) + _text(_TEXT, str(value))
+def _kind(name: str, value: AttributeValue) -> str:
+    """Return the name of the field that has the value of an attribute."""
+    if isinstance(value, bool | float):
+        return "bool" if isinstance(value, bool) else "double"
+    return _INTEGERS.get(name, "int64") if isinstance(value, int) else "string"
 
 
 def decoded(data: bytes, where: str) -> Iterator[TraceNode]:
     """Yield the nodes of a file. Raises InputError, which names the file `where`, for invalid content."""
+    from google.protobuf.message import DecodeError
+    from google.protobuf.proto import parse_length_prefixed
+
+    stream, known = BytesIO(data), _messages()
     try:
-        messages = _messages(data)
-        next(messages, None)  # of the file
-        for message in messages:
-            yield _read_node(message)
-    except (IndexError, ValueError, struct.error, OverflowError) as error:
+        parse_length_prefixed(known["GlobalMetadata"], stream)
+        while (one := parse_length_prefixed(known["Node"], stream)) is not None:
+            before = tuple(dict.fromkeys([*one.control, *one.data]))
+            attributes = {own.name: value for own in one.attributes for value in _values(own)}
+            yield TraceNode(one.id, one.name, one.type, before, one.micros, attributes, one.inputs.values)
+    except (DecodeError, ValueError) as error:
         why = f"not a Chakra execution trace ({error}); give files of its protobuf schema"
         raise InputError(f"{where}: {why}") from error
 
 
-def _messages(data: bytes) -> Iterator[bytes]:
-    """Yield the messages of a file, each after its length. Raises ValueError for a cut one."""
-    at = 0
-    while at < len(data):
-        size, at = _read_varint(data, at)
-        if size > len(data) - at:
-            raise ValueError("it ends within a message")
-        yield data[at : at + size]
-        at += size
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the integer of a varint at index `at`, and the index after it. Raises ValueError beyond 64 bits."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
-        if byte < 0x80:
-            return value, at
-        if shift > 63:
-            raise ValueError("a number has more than 64 bits")
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of the fields of a message: integers, or bytes for other types."""
-    at = 0
-    while at < len(data):
-        key, at = _read_varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _read_varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            size, at = _read_varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"a field is of the unknown wire type {kind}")
-        if size > len(data) - at:
-            raise ValueError("it ends within a field")
-        yield key >> 3, data[at : at + size]
-        at += size
-
-
-def _read_node(message: bytes) -> TraceNode:
-    """Return the node of a protobuf message; unknown fields are skipped."""
-    numbers, name, inputs = {1: 0, 3: 0, 7: 0}, "", ""
-    before: dict[int, None] = {}
-    attributes: dict[str, AttributeValue] = {}
-    for place, value in _fields(message):
-        if place in (4, 5):
-            before |= dict.fromkeys(_packed(value))
-        elif isinstance(value, int):
-            numbers |= {place: value}
-        elif place == 2:
-            name = value.decode()
-        elif place == 8:
-            inputs = next((text.decode() for own, text in _fields(value) if own == 1 and isinstance(text, bytes)), "")
-        elif place == 10:
-            attributes |= _read_attribute(value)
-    return TraceNode(numbers[1], name, numbers[3], tuple(before), numbers[7], attributes, inputs)
-
-
-def _packed(value: int | bytes) -> Iterator[int]:
-    """Yield the integers in a packed field, or a single one."""
-    if isinstance(value, int):
-        yield value
-        return
-    at = 0
-    while at < len(value):
-        found, at = _read_varint(value, at)
-        yield found
-
-
-def _read_attribute(message: bytes) -> dict[str, AttributeValue]:
-    """Return {name: value} of an `AttributeProto`; {} for a type of value that is not used here."""
-    name, found = "", dict[str, AttributeValue]()
-    for place, value in _fields(message):
-        if place == 1 and isinstance(value, bytes):
-            name = value.decode()
-        elif place > 2 and (read := _value(place, value)) is not None:
-            found = {name: read}
-    return found
-
-
-def _value(place: int, value: int | bytes) -> AttributeValue | None:
-    """Return the value of an attribute; None for lists other than of booleans, which are not used here."""
-    if isinstance(value, int):
-        if place == _BOOL:
-            return bool(value)
-        if place in _ZIGZAG:
-            return value >> 1 ^ -(value & 1)
-        return value - (1 << 64) if place in _SIGNED and value >> 63 else value
-    found: AttributeValue | None = None
-    if place in _FIXED:
-        found = struct.unpack(_FIXED[place], value)[0]
-    elif place == _TEXT:
-        found = value.decode()
-    elif place == _BOOLS:
-        found = tuple(bool(one) for _, row in _fields(value) for one in _packed(row))
-    return found
+def _values(attribute: Any) -> Iterator[AttributeValue]:
+    """Yield the value of an attribute; none for a type of value that is not used here."""
+    for field, value in attribute.ListFields():
+        if field.name != "name":
+            yield tuple(value.values) if field.name == "booleans" else value

@@ -44,7 +44,7 @@ NOT_YET = {
     "parallel": 3_344,
     "config": 2_922,
     "model": 3_610,
-    "convert": 4_797,
+    "convert": 4_724,
     "optimization, planning, sweeps, explain, costs": 7_650,
     "figures, pages, serve": 3_728,
     "calibration": 788,
