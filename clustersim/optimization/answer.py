@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, SimulationError, option
-from clustersim.frameworks import offers
+from clustersim.frameworks.table import offers
 from clustersim.optimization.fit import advice, remedies
 from clustersim.optimization.objective import Objective, objective, priced
 from clustersim.optimization.search import TO_THE_END, Limits, SearchProgress, SearchResult, by_memory, search

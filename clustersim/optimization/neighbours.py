@@ -15,7 +15,7 @@ from clustersim.config.overrides import as_text, of_topology
 from clustersim.config.topology import Fault, Host, Node, TopologySpec
 from clustersim.config.workload import Training
 from clustersim.config.yaml import Document
-from clustersim.frameworks import offers
+from clustersim.frameworks.table import offers
 from clustersim.hardware.formats import FORMATS
 from clustersim.parallel.check import beside_microbatch
 from clustersim.parallel.host import host

@@ -18,7 +18,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.config.overrides import scalar
 from clustersim.errors import InputError
-from clustersim.frameworks import offers
+from clustersim.frameworks.table import offers
 from clustersim.garbage import uncollected
 from clustersim.optimization.best import PlaceInSpace, Refused
 from clustersim.optimization.estimate import CandidateRows, EstimatedTile, Hidden

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from clustersim.config.workload import Block, Fsdp, Model, Parallelism
 from clustersim.errors import ConfigError, InputError, UnknownNameError
-from clustersim.frameworks import Rule, load
+from clustersim.frameworks.table import Rule, load
 from clustersim.hardware.formats import format_of
 from clustersim.model.lora import PACKED, TARGETS
 from clustersim.model.parameters import adapter_targets, distinct

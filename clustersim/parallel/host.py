@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clustersim.frameworks import load
+from clustersim.frameworks.table import load
 from clustersim.hardware.constants import GRAPH_LAUNCH, NATIVE_CALL
 from clustersim.model.kernel import APART, Kernel, one_of
 from clustersim.model.operator import Collective

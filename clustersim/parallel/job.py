@@ -13,7 +13,7 @@ from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
 from clustersim.convert.megatron import NOTHING, Ignored
 from clustersim.errors import ConfigError, InputError
-from clustersim.frameworks import KeptTensors, load
+from clustersim.frameworks.table import KeptTensors, load
 from clustersim.model.router import ExpertRouter
 from clustersim.model.sharding import ShardedModel, loads, padded, padded_vocab, router
 from clustersim.parallel.mesh import Mesh

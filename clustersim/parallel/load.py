@@ -18,7 +18,7 @@ from clustersim.convert.megatron import NEEDS, NO_EFFECT, NOT_MODELLED, REMEDIES
 from clustersim.convert.megatron_groups import GroupError, Joined, joined, silent
 from clustersim.convert.peft import BESIDE
 from clustersim.errors import InputError, UnknownNameError
-from clustersim.frameworks import load as load_framework
+from clustersim.frameworks.table import load as load_framework
 from clustersim.model.parameters import parameters
 from clustersim.parallel.check import check
 from clustersim.parallel.job import Job

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from clustersim.config.evidence import Declared
 from clustersim.config.workload import Model
-from clustersim.frameworks import load
+from clustersim.frameworks.table import load
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import activation_type
 from clustersim.model.kernel import Kernel, gemm, vector

@@ -12,7 +12,7 @@ from clustersim.config.topology import Jitter
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import RankMemory
 from clustersim.engine.record import Record
-from clustersim.frameworks import load
+from clustersim.frameworks.table import load
 from clustersim.hardware.constants import CALL
 from clustersim.parallel.flops import hardware_flop, model_flop
 from clustersim.parallel.flops import tokens as tokens_of_step

@@ -21,7 +21,7 @@ from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document
 from clustersim.convert.override import nodes_by_gpu, presets
 from clustersim.errors import InputError
-from clustersim.frameworks import offers
+from clustersim.frameworks.table import offers
 from clustersim.parallel.check import (
     context_parallel,
     encoder_decoder,

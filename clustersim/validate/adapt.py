@@ -12,7 +12,7 @@ from clustersim.config.yaml import parse
 from clustersim.convert.override import override, preset_node
 from clustersim.engine.player import Engine
 from clustersim.errors import InputError
-from clustersim.frameworks import unseen as unseen_host
+from clustersim.frameworks.table import unseen as unseen_host
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
 from clustersim.report.verdicts import verdict

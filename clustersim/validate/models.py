@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config.yaml import own
-from clustersim.frameworks import Framework
+from clustersim.frameworks.table import Framework
 from clustersim.validate.known_models import size
 from clustersim.validate.runs import Run
 

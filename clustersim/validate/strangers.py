@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from clustersim.frameworks import load, releases
+from clustersim.frameworks.table import load, releases
 
 KIN: Mapping[str, str] = {"VTRAINM": "VTRAINS", "BSV100": "BSPREQ", "BLOOM": "BSPREQ"}
 """{publisher: another one with the same authors and machines}"""

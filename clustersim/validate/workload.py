@@ -13,7 +13,7 @@ from clustersim.config.yaml import read
 from clustersim.convert.megatron_script import ImportRequest, imported
 from clustersim.errors import InputError
 from clustersim.files import read_text
-from clustersim.frameworks import WITHOUT, Framework, find, releases
+from clustersim.frameworks.table import WITHOUT, Framework, find, releases
 from clustersim.hardware import gpus
 from clustersim.parallel.load import unbuilt
 from clustersim.predictors.attention_generations import SPEEDS

@@ -9,8 +9,7 @@ from clustersim.config.fields import validate
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError
-from clustersim.frameworks import everything, find, load, unseen
-from clustersim.frameworks.table import Evidence, JobRecipe, LaunchTime
+from clustersim.frameworks.table import Evidence, JobRecipe, LaunchTime, everything, find, load, unseen
 from clustersim.hardware.constants import STEP_CALL
 from clustersim.parallel.load import load as job
 from clustersim.validate.runs import Run

@@ -13,7 +13,7 @@ from clustersim.config.yaml import parse
 from clustersim.engine.fabric import HOST
 from clustersim.engine.launching import launching
 from clustersim.engine.program import Wait
-from clustersim.frameworks import load
+from clustersim.frameworks.table import load
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.host import Launcher, LaunchQueue, host
 from clustersim.simulation import Simulator, run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clustersim.config.yaml import parse
-from clustersim.frameworks import offers
+from clustersim.frameworks.table import offers
 from clustersim.optimization.answer import answer
 from clustersim.optimization.objective import objective
 from clustersim.optimization.search import Limits, free

@@ -17,8 +17,8 @@ from validate_cases import ROW, said, write
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError, InterruptedSweepError
 from clustersim.files import digest
-from clustersim.frameworks import load as framework
-from clustersim.frameworks import unseen
+from clustersim.frameworks.table import load as framework
+from clustersim.frameworks.table import unseen
 from clustersim.hardware.gpus import load
 from clustersim.parallel.layout import portions
 from clustersim.parallel.load import build
