@@ -65,7 +65,8 @@ RESULTS = [
 @pytest.mark.parametrize(("tool", "ending", "asked", "said"), RESULTS)
 def test_a_result_is_written_and_read_on_the_command_line(call, tool, ending, asked, said):
     workload, _, tp, *more = asked.split()
-    assert call("run", "hgx_h100_8", workload, "--tp", tp, *more, "--out", "result", "--quiet")[0] == 0
+    options = ("--predictor", "roofline", "--out", "result", "--quiet")
+    assert call("run", "hgx_h100_8", workload, "--tp", tp, *more, *options)[0] == 0
     code, out, err = call("export", tool, "result", "--out", f"mine.{ending}")
     assert (code, err, out.splitlines()[-1]) == (0, "", f"written to mine.{ending}")
     assert said in out

@@ -27,44 +27,28 @@ TRAINING = {"global_batch": 8, "seq": 32}
     ("words", "year", "name"),
     [
         ("NeMo/Megatron-Core + TE", 2024, "nemo-2024"),
-        ("NeMo 2.0 25.02", 2025, "nemo"),
-        ("Megatron-LM v1.x", 2020, "megatron-2020"),
         ("Megatron-LM (Jan 2021, non-interleaved 1F1B)", 2021, "megatron-2020"),
         ("Megatron-LM", 2022, "megatron-2022"),
-        ("Megatron-LM 23e00ed0 + TE 2.11", 2026, "megatron-core"),
         ("Megatron-LM", None, "megatron-core"),
         ("Megatron-LM + DeepSpeed ZeRO-1", 2021, "megatron-deepspeed"),
-        ("Megatron-DeepSpeed (BigScience)", 2022, "megatron-deepspeed"),
-        ("Megatron-DeepSpeed", 2023, "megatron-deepspeed-2023"),
-        ("Composer/llm-foundry (PyTorch FSDP)", 2023, "llm-foundry-2023"),
-        ("Composer/llm-foundry (PyTorch FSDP)", 2025, "llm-foundry"),
-        ("MaxText (JAX/XLA)", 2024, "maxtext"),
-        ("torchtitan", 2025, "torchtitan-2025"),
-        ("torchtitan", 2026, "torchtitan"),
-        ("nanotron", 2024, "nanotron"),
-        ("Megatron-LM + DeepSpeed 3D", 2021, "megatron-deepspeed"),
         ("HF accelerate + Megatron-LM", 2024, "megatron-core-2024"),
-        ("Megatron-LM core r0.8.0", 2024, "megatron-core-2024"),
         ("Megatron-LM (FSDP2)", 2025, "megatron-core"),
         ("Megatron-Bridge 26.02 (Megatron-Core + TE)", 2026, "megatron-bridge"),
-        ("Megatron-Bridge 26.08 (Megatron-Core + TE)", 2026, "megatron-bridge-2606"),
         ("torchtitan (PyTorch FSDP2)", 2024, "torchtitan-2024"),
-        ("InternEvo (InternLM)", 2023, "internevo"),
-        ("PaxML (JAX/XLA)", 2024, "paxml"),
-        ("HAI-LLM (DeepSeek)", 2024, "hai-llm"),
-        ("MegaScale (ByteDance, on Megatron-LM)", 2023, "megascale"),
-        ("ColossalAI 0.4", 2024, "colossalai"),
         ("IBM fms-fsdp (PyTorch FSDP)", 2024, "fms-fsdp"),
-        ("XTuner V1", 2025, "xtuner"),
         ("NeMo AutoModel (FSDP2)", 2025, "nemo-automodel"),
-        ("PaddlePaddle 2.5.1 (PaddleNLP, fp16 O2)", 2023, "paddlenlp"),
-        ("Primus Megatron-LM (ROCm)", 2026, "primus"),
         ("Primus torchtitan", 2026, "primus-torchtitan"),
-        ("Primus MaxText", 2026, "primus-maxtext"),
     ],
 )
 def test_a_framework_is_found_by_the_words_people_write(words, year, name):
     assert find(words, year).name == name
+
+
+@pytest.mark.parametrize("one", everything(), ids=lambda one: one.name)
+def test_a_framework_is_found_in_its_last_year_beside_the_words_of_all_that_it_is_built_on(one):
+    year = one.until if one.until < 9999 else None
+    for below in ("", *(load(name).match[0] for name in one.over)):
+        assert find(f"{one.match[0]} 1.2 ({below})", year) == one
 
 
 @pytest.mark.parametrize(
@@ -202,12 +186,6 @@ def test_collectives_of_tensor_parallelism_run_under_products_since_2022():
     assert find("NeMo 2.0 25.02", 2025).value("parallelism.overlap.tp") == "ring"
     assert {load(name).value("parallelism.overlap.tp") for name in ("torchtitan", "megatron-deepspeed")} == {"none"}
     assert "async" in load("torchtitan").choices["parallelism.overlap.tp"].values
-
-
-def test_what_frameworks_recompute_is_their_policy():
-    assert load("torchtitan").value("training.recompute_saves") == ["op"]
-    assert load("paxml").value("training.recompute_saves") == ["minimal"]
-    assert load("megatron-core").value("training.recompute_saves") is None
 
 
 @pytest.mark.parametrize(

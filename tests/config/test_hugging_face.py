@@ -182,14 +182,7 @@ def test_a_model_stands_in_the_place_of_a_workload(tmp_path, command_line):
     ],
 )
 def test_a_section_that_is_none_is_said_before_what_is_assumed(tmp_path, changes, sentence):
-    keys = {
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "vocab_size": 100,
-        "intermediate_size": 128,
-    }
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 64, **keys}))
+    path = written(tmp_path, KEYS["llama3_8b"])
     with pytest.raises(InputError) as error:
-        load(tmp_path / "config.json", changes)
+        load(path, changes)
     assert str(error.value).endswith(sentence)

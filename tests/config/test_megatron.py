@@ -169,11 +169,6 @@ def test_a_pattern_or_strategy_that_is_none_gets_one_sentence(key, said):
         job(key[0] + said)
 
 
-def test_two_buffers_of_megatron_fsdp_are_not_said_to_be_left_out():
-    found = job("use-megatron-fsdp: true\nfsdp-double-buffer: true")
-    assert (found.parallelism.fsdp.forward_prefetch, found.ignored.not_modelled) == (1, ())
-
-
 def test_arguments_without_effect_are_ignored_and_listed_once(tmp_path, command_line):
     more = "lr: 1e-4\ntrain-iters: 100\nuse-mcore-models: true\nrotary-base: 500000\nattention-softmax-in-fp32: true\n"
     more += "transformer-impl: local\ngroup-query-attention: true\nnum-query-groups: 8\ntraining: {weight-decay: 0.1}\n"
@@ -218,14 +213,6 @@ def test_what_has_no_counterpart_is_refused_unless_it_is_off(name):
     assert job(f"{name}: false").name == "t"
     with pytest.raises(ConfigError, match=re.escape(f"t.yaml:10:{len(name) + 3}: {name} is not supported; ")):
         job(f"{name}: 7")
-
-
-def test_context_parallelism_has_its_arguments():
-    assert job("context-parallel-size: 1\nrecompute-method: uniform\nrecompute-num-layers: 1").parallelism.cp == 1
-    split = job(
-        "context-parallel-size: 4\ncp-comm-type: [a2a+p2p]\nhierarchical-context-parallel-sizes: [2, 2]"
-    ).parallelism
-    assert (split.cp, split.cp_type, split.cp_inner) == (4, "a2a+p2p", 2)
 
 
 def test_all_unknown_keys_are_told_at_once():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sweep_cases import parsed, some_of
 
 from clustersim.api.launch import differences, read_back, written
-from clustersim.config.references import resolved, without_classes
+from clustersim.config.references import resolved
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
@@ -321,11 +321,6 @@ def test_no_setting_has_two_meanings_in_the_shared_tables():
     assert len(whole) == len(set(whole))
 
 
-def test_a_message_lists_each_word_of_another_tool_once():
-    said = table("nemo")["trainer.precision"].words
-    assert said.count("bf16") == 1 and said == ["bf16", "bf16-mixed", "16-mixed", 16, 32, "32-true"]
-
-
 def test_every_mixed_precision_recipe_sets_keys_of_a_workload():
     for name, keys in PRECISIONS.items():
         text = BRIDGE.replace("bf16_with_fp8_delayed_scaling_mixed", name)
@@ -410,9 +405,3 @@ def test_references_are_replaced_and_others_stay():
     found = resolved(data, "x.")
     assert found["a"] == {"b": 3, "c": 3, "d": 12, "e": 2, "f": 3}
     assert (found["g"], found["h"], found["i"], found["k"]) == ("${nowhere}/b", "n-3", "${.i}", "${divide:1, 2}")
-
-
-def test_a_class_is_its_fields_and_a_function_its_name():
-    value = {"_target_": "a.B", "x": {"_target_": "c.d", "_call_": False}, "y": [{"_target_": "e.F", "_args_": [5]}]}
-    assert without_classes(value) == {"x": "d", "y": ["F.5"]}
-    assert without_classes({"_target_": "a.recipe", "_call_": True}) == "recipe"

@@ -1,8 +1,6 @@
 """Adapters from PEFT's adapter_config.json, Megatron-Bridge's and NeMo's sections, and the command line."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -112,9 +110,3 @@ def test_megatron_lm_has_no_arguments_for_it():
     one = build(parse(TEXT, "x.yaml"), {"training.lora.rank": 8})
     with pytest.raises(InputError, match=r"training.lora: pretrain_gpt.py has no argument for it"):
         script(one.spec, 1, 8)
-
-
-def test_a_copy_of_the_folder_elsewhere_reads_the_same(tmp_path):
-    folder(tmp_path, {})
-    shutil.copytree(tmp_path, tmp_path / "copy")
-    assert load(Path(tmp_path / "copy" / "config.json")).training.lora == load(tmp_path / "config.json").training.lora

@@ -111,12 +111,6 @@ def test_what_is_not_there_is_told_with_the_nearest_name(room, name, sentence):
         read(shipped.find(room, name))
 
 
-def test_a_sweep_names_its_best_point_as_it_was_asked(call):
-    options = ("--tp", "1,2", "--set", "predictor=roofline", "--set", "training.global_batch=8", "--workers", "1")
-    out = call("sweep", "hgx_h100_8", "gpt2_large", *options)[1]
-    assert "\n  clustersim run hgx_h100_8 gpt2_large --engine auto --set " in out
-
-
 TOPOLOGIES = sorted(path for path in (ROOT / "topologies").iterdir() if path.suffix in (".yaml", ".yml"))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,42 +55,23 @@ def test_marks_are_the_places_of_values_and_keys() -> None:
 
 REFUSED = {
     "duplicate key": ("a: 1\nb: 2\na: 3\n", "3:1: duplicate key 'a'; keep one of the two"),
-    "duplicate in flow": ("a: {x: 1, x: 2}", "1:11: duplicate key 'x'; keep one of the two"),
-    "duplicate by spelling": ("a: 1\n'a': 2", "2:1: duplicate key 'a'; keep one of the two"),
     "recursive list": ("a: &a [1, *a]", "1:11: an alias (*) inside its own anchor (&) never ends"),
-    "recursive mapping": ("a: &a {b: {c: *a}}", "1:15: an alias (*) inside its own anchor (&) never ends"),
-    "recursive root": ("&a\nb: *a", "2:4: an alias (*) inside its own anchor (&) never ends"),
     "unknown alias": ("a: *b", "1:4: no anchor &b stands before this alias; write the value out"),
-    "later anchor": ("a: *b\nc: &b 1", "1:4: no anchor &b stands before this alias"),
     "merge key": ("a: &a {b: 1}\nc:\n  <<: *a", "3:3: merge keys (<<) are not supported; write the keys out"),
     "list as a key": ("? [a, b]\n: 1", "1:3: a key must be a word, not a list or a mapping"),
-    "mapping as a key": ("{a: b}: 1", "1:1: a key must be a word, not a list or a mapping"),
     "python tag": ("a: !!python/object/apply:os.system [ls]", "1:4: the tag 'tag:yaml.org,2002:python/object/apply"),
-    "own tag": ("a: !ring 1", "1:4: the tag '!ring' is not supported; write the plain value"),
-    "string tag": ("a: !!str 12", "1:4: the tag 'tag:yaml.org,2002:str' is not supported; write the plain value"),
     "nan": ("a: .nan", "1:4: .nan is not a finite number; write one, or put text in quotes"),
     "bare nan": ("a: nan", "1:4: nan is not a finite number"),
     "infinity": ("a: [1, -.inf]", "1:8: -.inf is not a finite number"),
     "overflow": ("a: 1.5e999", "1:4: 1.5e999 is not a finite number"),
     "huge integer": ("a: " + "9" * 50, f"1:4: {'9' * 40}… has more than 40 digits; write fewer"),
-    "endless integer": ("a: " + "9" * 9999, f"1:4: {'9' * 40}… has more than 40 digits; write fewer"),
     "empty": ("", "1:1: the file is empty; start from one of the shipped examples"),
-    "comments only": ("# nothing\n", "1:1: the file is empty"),
-    "marker only": ("---\n", "1:1: the file is empty"),
     "a list": ("- a\n- b\n", "1:1: the top level must be a mapping of keys, not a list; write `key: value`"),
     "a word": ("hello", "1:1: the top level must be a mapping of keys, not a single value"),
-    "quoted nothing": ("''", "1:1: the top level must be a mapping of keys, not a single value"),
     "two documents": ("a: 1\n---\nb: 2\n", "2:1: a second document starts here; keep one document a file"),
-    "document end": ("a: 1\n...\nb: 2\n", "3:1: not valid YAML: "),
     "tab": ("a:\n\tb: 1", "2:1: not valid YAML: found character "),
-    "two colons": ("a: b: c", "1:5: not valid YAML: mapping values are not allowed "),
-    "wrong indent": ("a: 1\n  b: 2", "2:4: not valid YAML: mapping values are not allowed "),
     "open bracket": ("a: [1, 2", "not valid YAML: "),
-    "open quote": ("a: 'x", "not valid YAML: "),
-    "bad escape": ('a: "\\q"', "not valid YAML: "),
-    "at sign": ("a: @x", "1:4: not valid YAML: found character "),
     "control character": ("a: 1\nb: \x07x", "2:4: not a text file: control characters are not allowed"),
-    "zero byte": ("a: \x00", "1:4: not a text file: control characters are not allowed"),
     "half a surrogate": ("a: \udc80", "not "),
     "deep lists": ("a: " + "[" * 100_000, "1:103: more than 100 levels of nesting; write a flatter file"),
     "deep mappings": ("a: " + "{a: " * 100_000, "more than 100 levels of nesting; write a flatter file"),
@@ -191,14 +170,6 @@ def test_files(tmp_path: Path) -> None:
         yaml.read(tmp_path)
 
 
-def test_deep_nesting_does_not_crash_the_process() -> None:
-    """PyYAML's composer recurses in C; a crash would take pytest along, so it is tried in a process of its own."""
-    code = "from clustersim.config.yaml import parse\ntry: parse('a: ' + '[' * 10**6)\nexcept Exception as e: print(e)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "levels of nesting" in done.stdout
-
-
 class Ring(Spec):
     kind: Literal["ring"]
     links: Count = 1
@@ -236,20 +207,14 @@ SAMPLES = [
     ("nodes: 3\ndp: auto\nrate: 400Gb/s\nshare: 1", None),
     ("name: y", "1:1: nodes is missing; add it"),
     ("nods: 3", "1:1: unknown key 'nods'; did you mean 'nodes'? known: cables, delay, dp, fast, memory, mode, "),
-    ("nodes: 1\nnett:\n  kind: ring", "2:1: unknown key 'nett'; did you mean 'net'?"),
     ("nodes: 1\nnet: {kind: ring, link: 2}", "2:19: unknown key 'link'; did you mean 'links'? known: kind, l"),
-    ("nodes: 1\nnet: {kind: ring, radix: 2}", "2:19: unknown key 'radix'; known: kind, links"),
     ("nodes: 0\nshare: 2", "1:8: nodes: 0 must be at least 1"),
-    ("nodes: -4", "1:8: nodes: -4 must be at least 1"),
     ("nodes: 1e12", "1:8: nodes: 1000000000000 must be at most 100000000"),
     ("nodes: 1.5", "1:8: nodes: 1.5 must be a whole number"),
-    ("nodes: three", "1:8: nodes: three must be a whole number"),
     ("nodes: '3'", "1:8: nodes: 3 must be a whole number"),
     ("nodes: true", "1:8: nodes: true must be a whole number"),
     ("nodes:", "1:7: nodes is empty; it must be a whole number"),
-    ("nodes: [1]", "1:8: nodes: a list must be a whole number"),
     ("nodes: 1\nname: 12", "2:7: name: 12 must be text; put it in quotes"),
-    ("nodes: 1\nname: ''", "2:7: name: '' must have at least 1 character"),
     ("nodes: 1\nname: a b", "2:7: name: a name has no spaces, use dashes"),
     ("nodes: 1\ndp: autoo", "2:5: dp: autoo must be a whole number or 'auto'"),
     ("nodes: 1\ndp: 0", "2:5: dp: 0 must be at least 1 or 'auto'"),
@@ -257,13 +222,11 @@ SAMPLES = [
     ("nodes: 1\nrate: 0 Gb/s", "2:7: rate: 0 Gb/s must be greater than 0"),
     ("nodes: 1\ndelay: 5 GB", "2:8: delay: 'GB' is not a unit of time (case matters); known: d, h, min"),
     ("nodes: 1\nshare: 50", "2:8: share: 50 must be at most 1"),
-    ("nodes: 1\nshare: '0.5'", "2:8: share: 0.5 must be a number"),
     ("nodes: 1\nshare: true", "2:8: share: true must be a number"),
     ("nodes: 1\nfast: yes", "2:7: fast: yes must be true or false"),
     ("nodes: 1\nmode: c", "2:7: mode: c is not known; write 'a' or 'b'"),
     ("nodes: 1\nnet: {kind: x}", "2:6: net: a mapping must have as 'kind' one of 'ring', 'star'"),
     ("nodes: 1\nnet: {links: 1}", "2:6: net: a mapping must have the key 'kind'"),
-    ("nodes: 1\nnet: 3", "2:6: net: 3 must be a mapping of keys"),
     ("nodes: 1\ncables:\n  - 1\n  - x", "4:5: cables.1: x must be a whole number"),
     ("nodes: 1\ncables: 3", "2:9: cables: 3 must be a list"),
     ("nodes: 1\nrates: {z: 1GB/s}", "2:9: rates.z: z is not known; write 'p' or 'q'"),
@@ -290,12 +253,6 @@ def test_a_part_of_a_document_keeps_its_place() -> None:
     document = yaml.parse("fabric:\n  kind: ring\n  links: 0")
     with pytest.raises(ConfigError, match=r"^<text>:3:10: fabric\.links: 0 must be at least 1$"):
         validate(Ring, document, document.data["fabric"], ("fabric",))
-
-
-def test_specs_are_frozen() -> None:
-    sample = validate(Sample, yaml.parse("nodes: 3"))
-    with pytest.raises(ValueError, match="frozen"):
-        sample.nodes = 4  # type: ignore[misc]
 
 
 @given(TREES)
