@@ -17,7 +17,7 @@ from clustersim.config.workload import Training
 from clustersim.config.yaml import Document
 from clustersim.frameworks.table import offers
 from clustersim.hardware.formats import FORMATS
-from clustersim.parallel.check import beside_microbatch
+from clustersim.parallel.check import microbatch_overlap
 from clustersim.parallel.host import host
 from clustersim.parallel.job import Job, divisors
 from clustersim.parallel.options import KEYS
@@ -194,7 +194,7 @@ def _overlaps(job: Job) -> Iterator[WhatIf]:
         PARAM_GATHER: (replicas and split.zero in (1, 2), True),
         P2P: (split.pp > 1, True),
         TP_OVERLAP: (split.tp > 1, "ring" if split.sequence_parallel else "bulk"),
-        EP_OVERLAP: (not list(beside_microbatch(job)), "microbatch"),
+        EP_OVERLAP: (not list(microbatch_overlap(job)), "microbatch"),
     }
     own = {key: getattr(split.overlap, key.rpartition(".")[2]) for key in OVERLAPS if use[key][0]}
     off = {key: use[key][1] for key, value in own.items() if value in (False, "none")}

@@ -1,4 +1,8 @@
-"""Checks of a job across fields. Each finding names the key of the wrong value, and says what to use instead."""
+"""Checks of a job across fields, before it is placed on a cluster.
+
+Each check takes a job and yields findings. A finding names the dotted key of the wrong value, and says what to use instead. A
+check yields nothing for a valid job.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,14 @@ from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
 from clustersim.parallel.layout import portions
 
 Finding = tuple[str, str]
-"""A dotted key, and a sentence with the error and its remedy."""
+"""(dotted key of the wrong value, text after the key with the error and its remedy)."""
 
 
 def check(job: Job) -> Job:
-    """Return the job unchanged if no check fails. Raises ConfigError for the first finding in the order of the file."""
+    """Return the job unchanged if it passes all `RULES`.
+
+    Raise ConfigError for the finding whose key comes first in the file, if there is any.
+    """
     findings = [finding for rule in RULES for finding in rule(job)]
     if findings:
         # a new error each time: a stored one would keep this frame, and with it all data of a sweep's illegal points
@@ -29,12 +36,16 @@ def check(job: Job) -> Job:
 
 
 def _line(error: ConfigError) -> tuple[int, int]:
-    """Return the (line, column) in the file that an error names."""
+    """Return the (line, column) of the workload file to which an error points."""
     return error.line, error.column
 
 
 def model_shapes(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless heads divide hidden, kv heads divide heads, and top-k needs no more experts than there are."""
+    """Yield a finding for each contradiction between keys that describe the whole model.
+
+    Heads must divide `hidden` (or `head_dim` is set), key/value heads must divide heads, `topk` must not exceed the experts, and
+    keys of experts and of dense layers need a mixture of experts.
+    """
     m = job.model
     if m.head_dim is None and m.hidden % m.heads:
         yield "model.heads", f"{m.heads} does not divide hidden {m.hidden}; use a divisor of it or set model.head_dim"
@@ -61,7 +72,7 @@ def model_shapes(job: Job) -> Iterator[Finding]:
 
 
 def _router(m: Model) -> Iterator[Finding]:
-    """Yield a finding unless groups of experts divide the experts, and the groups per token hold `topk` of them."""
+    """Yield a finding unless `router_groups` divides the experts, and the groups per token have at least `topk` experts."""
     experts, groups, chosen = m.experts or 1, m.router_groups, m.router_group_topk or m.router_groups
     if groups == 1 and chosen == 1:
         return
@@ -70,12 +81,18 @@ def _router(m: Model) -> Iterator[Finding]:
     elif chosen > groups:
         yield "model.router_group_topk", f"{chosen} is more than the {groups} groups; use at most {groups}"
     elif m.topk > chosen * (experts // groups):
-        held = chosen * (experts // groups)
-        yield "model.router_group_topk", f"{chosen} groups hold {held} experts and a token visits {m.topk}; use more"
+        reachable = chosen * (experts // groups)
+        yield (
+            "model.router_group_topk",
+            f"{chosen} groups hold {reachable} experts and a token visits {m.topk}; use more",
+        )
 
 
 def block_shapes(job: Job) -> Iterator[Finding]:
-    """Yield a finding if blocks of different kinds contradict one another or the keys of the whole model."""
+    """Yield a finding for each contradiction in `model.blocks`, or between the blocks and keys of the whole model.
+
+    Also yield a finding for a window without causal attention, and for keys that latent attention (`mla`) excludes.
+    """
     m = job.model
     if m.blocks and m.dense_layers:
         yield (
@@ -86,7 +103,7 @@ def block_shapes(job: Job) -> Iterator[Finding]:
         yield "model.blocks", f"leaves no layer with experts of {m.layers}; drop model.experts"
     windows = [
         ("model.window", m.window),
-        *((f"model.blocks.{i}.window", one.window) for i, one in enumerate(m.blocks)),
+        *((f"model.blocks.{i}.window", block.window) for i, block in enumerate(m.blocks)),
     ]
     for key, window in windows:
         if window and not m.causal:
@@ -94,29 +111,32 @@ def block_shapes(job: Job) -> Iterator[Finding]:
     for i, block in enumerate(m.blocks):
         yield from _block_shapes(m, block, f"model.blocks.{i}")
     if m.mla is not None:
-        for name, given in (("kv_heads", m.kv_heads), ("head_dim", m.head_dim), ("qk_norm", m.qk_norm or None)):
-            if given is not None:
-                yield f"model.{name}", f"{str(given).lower()} and model.mla exclude each other; leave it out"
+        for name, value in (("kv_heads", m.kv_heads), ("head_dim", m.head_dim), ("qk_norm", m.qk_norm or None)):
+            if value is not None:
+                yield f"model.{name}", f"{str(value).lower()} and model.mla exclude each other; leave it out"
 
 
 def encoder_decoder(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless an encoder precedes a causal decoder of plain attention, and its tokens divide as the decoder's."""
+    """Yield a finding for each setting that an encoder excludes, such as cp above 1, latent attention or an explicit layout.
+
+    Also yield a finding if the encoder's sequence is too long or not a multiple of tp, or is set without an encoder.
+    """
     m, t, p = job.model, job.training, job.parallelism
     if not m.encoder_layers:
         if t.encoder_seq is not None:
             yield "training.encoder_seq", f"{t.encoder_seq} needs an encoder; set model.encoder_layers or leave it out"
         return
     excluded = {"mla": m.mla, "mtp_layers": m.mtp_layers, "causal": not m.causal}
-    for name, given in excluded.items():
-        if given:
+    for name, is_set in excluded.items():
+        if is_set:
             yield (
                 f"model.{name}",
                 f"and model.encoder_layers {m.encoder_layers} exclude each other; leave one of them out",
             )
     if p.cp > 1:
         yield "parallelism.cp", f"{p.cp} ranks share one sequence, and an encoder and a decoder have two; write 1"
-    for name, given in (("layout", p.layout is not None), ("partition", p.partition != "layers")):
-        if given:
+    for name, is_set in (("layout", p.layout is not None), ("partition", p.partition != "layers")):
+        if is_set:
             yield f"parallelism.{name}", "an encoder and a decoder are divided as evenly as they can be; leave it out"
     seq = t.encoder_seq or t.seq
     if p.sequence_parallel and seq % p.tp:
@@ -131,6 +151,10 @@ def encoder_decoder(job: Job) -> Iterator[Finding]:
 
 
 def _block_shapes(m: Model, block: Block, key: str) -> Iterator[Finding]:
+    """Yield a finding for each contradiction in one entry of `model.blocks`: heads, key/value heads, and experts.
+
+    key: dotted key of the entry, such as `model.blocks.0`. Values that the entry lacks are the model's.
+    """
     heads, kv = block.heads or m.heads, block.kv_heads or m.kv_heads
     experts = m.experts if block.experts is None else block.experts
     if block.heads and (block.head_dim or m.head_dim) is None and m.hidden % heads:
@@ -144,7 +168,12 @@ def _block_shapes(m: Model, block: Block, key: str) -> Iterator[Finding]:
 
 
 def mixers(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless each mixer has its shapes, its heads divide by tp, and a scan has its whole sequence on one rank."""
+    """Yield a finding for each setting that the mixers of the blocks do not support.
+
+    A mixer other than attention needs its shapes, a causal model without an encoder, tp that divides its heads or channels, and
+    cp 1. An indexer needs latent attention, a window, and cp 1. Only the first kind of block with such a mixer is checked, and
+    then no indexer.
+    """
     m, tp = job.model, job.parallelism.tp
     for kind, _ in distinct(m):
         needs = {"mamba2": "mamba", "attention+mamba2": "mamba", "delta": "delta", "conv": "conv"}.get(kind.mixer)
@@ -174,24 +203,28 @@ def mixers(job: Job) -> Iterator[Finding]:
 
 
 def tensor_parallel(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless tp divides heads, kv heads, the MLP's width and, with sequence parallelism, the sequence."""
+    """Yield a finding unless tp divides the heads and MLP widths of all blocks, and can share their key/value heads.
+
+    The width of experts need not divide by tp if `expert_tp` is set. With sequence parallelism, tp·cp must also divide the
+    sequence.
+    """
     tp = job.parallelism.tp
     layers = [kind for kind, _ in distinct(job.model)]
-    repeats = rule(job, "repeats_kv_heads") is not False
-    common = [d for d in divisors(layers[0].heads) if all(_divided(kind, d, repeats) for kind in layers)]
+    repeats = framework_rule(job, "repeats_kv_heads") is not False
+    common = [d for d in divisors(layers[0].heads) if all(_fits_degree(kind, d, repeats) for kind in layers)]
     remedy = f"use {listed(common)}"
     for kind in layers:
         kv = kind.kv_heads or kind.heads
         if kind.heads % tp:
             yield "parallelism.tp", f"{tp} does not divide {kind.heads} attention heads; {remedy}"
-        elif not _shared(kind, tp, repeats):
-            whose = job.training.framework or "Megatron-Core"
-            how = "is neither a divisor nor a multiple of" if repeats else "does not divide"
-            yield "parallelism.tp", f"{tp} {how} {kv} key/value heads, as {whose} needs; {remedy}"
+        elif not _can_share_kv_heads(kind, tp, repeats):
+            framework = job.training.framework or "Megatron-Core"
+            relation = "is neither a divisor nor a multiple of" if repeats else "does not divide"
+            yield "parallelism.tp", f"{tp} {relation} {kv} key/value heads, as {framework} needs; {remedy}"
         elif width(kind) % tp and not (kind.experts and job.parallelism.expert_tp and not kind.shared_experts):
             what = (
                 f"the width {width(kind)} of dense layers"
-                if _between(job.model, kind)
+                if _is_dense_in_mixture(job.model, kind)
                 else f"the MLP's width {width(kind)}"
             )
             yield "parallelism.tp", f"{tp} does not divide {what}; {remedy}"
@@ -203,40 +236,51 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
         )
 
 
-def _divided(kind: Model, tp: int, repeats: bool) -> bool:
-    """Return whether heads, KV heads and the inner width of a model divide by tp."""
-    return kind.heads % tp == 0 and _shared(kind, tp, repeats) and width(kind) % tp == 0
+def _fits_degree(kind: Model, tp: int, repeats: bool) -> bool:
+    """Return whether tp divides the heads and MLP width of a kind of block, and can share its key/value heads.
+
+    repeats: whether several ranks may hold the same key/value head.
+    """
+    return kind.heads % tp == 0 and _can_share_kv_heads(kind, tp, repeats) and width(kind) % tp == 0
 
 
-def _shared(kind: Model, ranks: int, repeats: bool) -> bool:
-    """Return whether `ranks` ranks can share a layer's key/value heads. With `repeats`, several ranks may hold the same head.
+def _can_share_kv_heads(kind: Model, ranks: int, repeats: bool) -> bool:
+    """Return whether `ranks` is a divisor of a block's key/value heads or, if `repeats`, a multiple of them.
 
-    Megatron-Core d98e8a6, transformer/transformer_config.py: num_query_groups is a multiple or a divisor of the ranks.
+    repeats: whether several ranks may hold the same head. Latent attention counts its query heads. Source: Megatron-Core d98e8a6,
+    transformer/transformer_config.py: num_query_groups is a multiple or a divisor of the ranks.
     """
     kv = kind.heads if kind.mla else kind.kv_heads or kind.heads
     return kv % ranks == 0 or (repeats and ranks % kv == 0)
 
 
-def rule(job: Job, name: Rule) -> object:
-    """Return the framework's value for a rule; None if the framework has none, or the job names no framework."""
+def framework_rule(job: Job, name: Rule) -> object:
+    """Return the value of rule `name` in the table of the job's framework.
+
+    Return None if the framework has no such rule or is unknown, or the job names no framework.
+    """
     with suppress(UnknownNameError):  # an unknown framework is reported where it is used
-        found = load(job.training.framework).rules.get(name) if job.training.framework else None
-        return None if found is None else found.value
+        entry = load(job.training.framework).rules.get(name) if job.training.framework else None
+        return None if entry is None else entry.value
     return None
 
 
-def _between(model: Model, kind: Model) -> bool:
-    """Return whether layers of `kind` have one dense MLP in a model whose other layers have experts."""
+def _is_dense_in_mixture(model: Model, kind: Model) -> bool:
+    """Return whether a kind of block has a dense MLP although the model has experts."""
     return model.experts is not None and not kind.experts
 
 
 def expert_overlap(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless the computation that overlaps exchanges of rows exists, and is not recomputed."""
+    """Yield a finding unless the work that `overlap.ep` hides exchanges behind exists.
+
+    `shared` needs shared experts that are not recomputed, and ep above 1. `microbatch` has the conditions of
+    `microbatch_overlap`.
+    """
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.overlap.ep == "none":
         return
     if p.overlap.ep == "microbatch":
-        yield from beside_microbatch(job)
+        yield from microbatch_overlap(job)
     elif not any(kind.shared_experts for kind, _ in distinct(job.model)):
         yield (
             key,
@@ -248,8 +292,11 @@ def expert_overlap(job: Job) -> Iterator[Finding]:
         yield key, "shared and training.recompute_modules: shared_experts exclude each other; leave one of them out"
 
 
-def beside_microbatch(job: Job) -> Iterator[Finding]:
-    """Yield a finding for settings that exclude overlap between microbatches (Megatron's core transformer_config.py)."""
+def microbatch_overlap(job: Job) -> Iterator[Finding]:
+    """Yield a finding for each setting that excludes `overlap.ep: microbatch`, whatever `overlap.ep` is in the job.
+
+    Source of the conditions: Megatron-Core, transformer/transformer_config.py.
+    """
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.ep == 1:
         yield key, "microbatch overlaps exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
@@ -271,7 +318,11 @@ def beside_microbatch(job: Job) -> Iterator[Finding]:
 
 
 def expert_parallel(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless ep and expert_tp divide experts and ranks, with sequence parallelism and a possible imbalance."""
+    """Yield a finding for each invalid setting of experts: imbalance, capacity, dispatch, ep and expert_tp.
+
+    ep must divide the experts, ep·expert_tp the ranks tp·cp·dp, and expert_tp the width of an expert. Experts on several ranks
+    with tp above 1 need sequence parallelism. Without experts, each key for experts is a finding.
+    """
     p, experts, busiest = job.parallelism, job.model.experts, job.training.expert_imbalance
     if busiest > p.ep:
         remedy = f"use 1 to {p.ep}" if p.ep > 1 else "use 1, or set parallelism.ep above 1"
@@ -299,8 +350,8 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
     elif dp % least_dp(p, p.ep):
         ranks = f"tp {p.tp} × dp {dp}" if slices else f"dp {dp}"
         key, degree = ("ep", f"{p.ep}{slices}") if p.ep > 1 else ("expert_tp", p.etp)
-        whole = p.etp > 1 and dp % least_dp(p.model_copy(update={"expert_tp": 1}), p.ep) == 0
-        remedy = (legal + ", or expert_tp: 1" * whole) if p.ep > 1 else listed(divisors(p.tp * dp))
+        whole_experts_fit = p.etp > 1 and dp % least_dp(p.model_copy(update={"expert_tp": 1}), p.ep) == 0
+        remedy = (legal + ", or expert_tp: 1" * whole_experts_fit) if p.ep > 1 else listed(divisors(p.tp * dp))
         yield f"parallelism.{key}", f"{degree} does not divide {ranks}; use {remedy}"
     if width(job.model) % p.etp:
         yield (
@@ -315,7 +366,11 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
 
 
 def context_parallel(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless cp cuts the sequence into chunks of tokens and, depending on its type, divides the heads."""
+    """Yield a finding unless cp divides the sequence into equal chunks, and `cp_type` supports the model's attention.
+
+    Types that exchange heads need a number of ranks that fits the heads. If cp is 1, only `cp_inner` without `a2a+p2p` is a
+    finding.
+    """
     m, t, p = job.model, job.training, job.parallelism
     if p.cp_inner is not None and p.cp_type != "a2a+p2p":
         yield "parallelism.cp_inner", f"{p.cp_inner} is for cp_type a2a+p2p, not {p.cp_type}; leave it out"
@@ -339,26 +394,33 @@ def context_parallel(job: Job) -> Iterator[Finding]:
 
 
 def _exchanged_heads(job: Job, ranks: int) -> Iterator[Finding]:
+    """Yield at most one finding unless `ranks`, which exchange heads, divides the heads that each tp rank has.
+
+    Key/value heads may also be repeated on several ranks, unless the framework or latent attention excludes that.
+    """
     m, p = job.model, job.parallelism
-    few = rule(job, "exchanges_few_kv_heads") is not False
+    repeats_kv_heads = framework_rule(job, "exchanges_few_kv_heads") is not False
     for name, heads, repeats in (
         ("attention", m.heads, False),
-        ("key/value", m.kv_heads or m.heads, few and not m.mla),
+        ("key/value", m.kv_heads or m.heads, repeats_kv_heads and not m.mla),
     ):
-        own = max(heads // p.tp, 1)  # heads of one tensor-parallel rank
-        if own % ranks and not (repeats and ranks % own == 0):
+        local_heads = max(heads // p.tp, 1)  # heads of one tensor-parallel rank
+        if local_heads % ranks and not (repeats and ranks % local_heads == 0):
             key = "cp_inner" if p.cp_inner else "cp"
-            whose = f", as {job.training.framework} needs" if job.training.framework else ""
+            needed_by = f", as {job.training.framework} needs" if job.training.framework else ""
             yield (
                 f"parallelism.{key}",
-                f"{ranks} ranks exchange heads, and tp {p.tp} × {ranks} does not divide {heads} {name} heads{whose}; "
-                f"use {listed(divisors(own))} or cp_type p2p",
+                f"{ranks} ranks exchange heads, and tp {p.tp} × {ranks} does not divide {heads} {name} heads{needed_by}; "
+                f"use {listed(divisors(local_heads))} or cp_type p2p",
             )
             return
 
 
 def pipeline_parallel(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless every stage gets a layer, and interleaving has a schedule that supports it."""
+    """Yield a finding unless every stage can have a layer, and the schedule supports vpp and sharded parameters.
+
+    An explicit layout is checked against the model, and nothing else is then checked.
+    """
     p = job.parallelism
     yield from _explicit_layout(job)
     if p.layout is not None:
@@ -372,43 +434,49 @@ def pipeline_parallel(job: Job) -> Iterator[Finding]:
     if p.vpp > 1 and p.schedule in ("gpipe", "1f1b"):
         yield "parallelism.vpp", f"{p.vpp} chunks need an interleaved schedule, not {p.schedule}; use vpp 1"
     if job.pipeline.paired and p.zero == 3 and (p.reshard_after_forward or not p.no_sync):
-        each = f"for each pass, which {p.schedule} runs two by two"
+        per_pass = f"for each pass, which {p.schedule} runs two by two"
         if p.reshard_after_forward:
-            yield "parallelism.fsdp.reshard_after_forward", f"true gathers parameters {each}; write false"
+            yield "parallelism.fsdp.reshard_after_forward", f"true gathers parameters {per_pass}; write false"
         else:
-            yield "parallelism.fsdp.no_sync", f"false reduces gradients {each}; write true"
+            yield "parallelism.fsdp.no_sync", f"false reduces gradients {per_pass}; write true"
     if p.vpp > 1 and p.pp == 1 and not job.pipeline.paired:
         yield "parallelism.vpp", f"{p.vpp} chunks need a pipeline; set parallelism.pp above 1 or vpp 1"
 
 
 def _explicit_layout(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless an explicit layout fits this model and is the only key that cuts it."""
+    """Yield a finding if keys that assign layers to stages exclude each other, or do not match the model.
+
+    The keys are `layout`, `first_layers`, `last_layers`, `account_for_embedding`, `account_for_loss` and `partition`.
+    """
     p = job.parallelism
-    said = [name for name in ("layout", "first_layers", "last_layers") if getattr(p, name) is not None]
+    explicit = [name for name in ("layout", "first_layers", "last_layers") if getattr(p, name) is not None]
     counted = [name for name in ("account_for_embedding", "account_for_loss") if getattr(p, name)]
-    if p.partition == "compute" and (said or counted):
-        yield "parallelism.partition", f"and parallelism.{[*said, *counted][0]} exclude each other; keep one of them"
-        return
-    if not said:
-        return
-    for other in ("account_for_embedding", "account_for_loss", *(said[1:] if said[0] == "layout" else ())):
-        if getattr(p, other):
-            yield f"parallelism.{other}", f"and parallelism.{said[0]} exclude each other; keep one of them"
-            return
-    if p.pp == 1 and said[0] != "layout":
+    if p.partition == "compute" and (explicit or counted):
         yield (
-            f"parallelism.{said[0]}",
-            f"{getattr(p, said[0])} needs a pipeline; set parallelism.pp above 1 or leave it out",
+            "parallelism.partition",
+            f"and parallelism.{[*explicit, *counted][0]} exclude each other; keep one of them",
+        )
+        return
+    if not explicit:
+        return
+    for excluded in ("account_for_embedding", "account_for_loss", *(explicit[1:] if explicit[0] == "layout" else ())):
+        if getattr(p, excluded):
+            yield f"parallelism.{excluded}", f"and parallelism.{explicit[0]} exclude each other; keep one of them"
+            return
+    if p.pp == 1 and explicit[0] != "layout":
+        yield (
+            f"parallelism.{explicit[0]}",
+            f"{getattr(p, explicit[0])} needs a pipeline; set parallelism.pp above 1 or leave it out",
         )
         return
     try:
         portions(p, job.model)
     except InputError as error:
-        yield f"parallelism.{said[0]}", str(error)
+        yield f"parallelism.{explicit[0]}", str(error)
 
 
 def packed_fits(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless packed or padded documents fit a sequence, and attention runs within each document."""
+    """Yield a finding if packed or padded documents are longer than a sequence, or another setting excludes them."""
     m, t = job.model, job.training
     lengths, name = t.packed or t.padded, "packed" if t.packed else "padded"
     if lengths is None:
@@ -417,18 +485,21 @@ def packed_fits(job: Job) -> Iterator[Finding]:
     if longest > t.seq or lengths.mean > (lengths.max or t.seq):
         fits = f"write mean ≤ max ≤ seq {t.seq}"
         yield f"training.{name}", f"documents of {lengths.mean} to {longest} tokens do not fit; {fits}"
-    for key, given, legal in (
+    for key, is_set, legal in (
         ("training.attention", t.attention == "unfused", "flash"),
         ("parallelism.cp", t.padded and job.parallelism.cp > 1, "1"),
         ("model.encoder_layers", m.encoder_layers, "0"),
         ("training.padded", t.packed and t.padded, "null"),
     ):
-        if given:
+        if is_set:
             yield key, f"and training.{name} exclude each other; write {legal}, or leave {name} out"
 
 
 def training_fits(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless sequences fit the positions, microbatches divide the batch, and data types and overlap agree."""
+    """Yield a finding for each contradiction between batch, sequence, data types, and the reduction of gradients.
+
+    Among others, `micro_batch` must divide `global_batch`, and ZeRO-2 needs gradients that are reduced during passes.
+    """
     m, t, p = job.model, job.training, job.parallelism
     if m.max_positions is not None and t.seq > m.max_positions:
         yield "training.seq", f"{t.seq} is longer than model.max_positions {m.max_positions}; shorten it or raise that"
@@ -460,7 +531,10 @@ def training_fits(job: Job) -> Iterator[Finding]:
 
 
 def adapted(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless adapters have linears to attach to, tp divides their rank, and GEMMs can read the frozen format."""
+    """Yield a finding for each setting of low-rank adapters that the model, tp or the precision does not support.
+
+    Without `training.lora` there are no findings.
+    """
     lora, p, t, model = job.training.lora, job.parallelism, job.training, job.model
     if lora is None:
         return
@@ -468,9 +542,9 @@ def adapted(job: Job) -> Iterator[Finding]:
     for target in lora.targets:
         if target not in legal and "targets" in lora.model_fields_set:
             yield "training.lora.targets", f"no block has a {target} with adapters; use {', '.join(legal)}"
-    for whole, parts in TARGETS.values():
-        if whole in lora.targets and (both := [part for part in parts if part in lora.targets]):
-            yield "training.lora.targets", f"{whole} has {both[0]} in it, which is listed too; keep one of them"
+    for fused, parts in TARGETS.values():
+        if fused in lora.targets and (listed_parts := [part for part in parts if part in lora.targets]):
+            yield "training.lora.targets", f"{fused} has {listed_parts[0]} in it, which is listed too; keep one of them"
     if lora.rank % p.tp:
         yield "training.lora.rank", f"{lora.rank} is not a multiple of tp {p.tp}, which cuts it; use one, or a lower tp"
     if lora.base in PACKED and format_of(t.precision, t.fp8_scaling):
@@ -482,23 +556,23 @@ def adapted(job: Job) -> Iterator[Finding]:
         ("training.optimizer", t.optimizer == "muon", "muon; write adam"),
         ("training.offload.parameters", t.offload.parameters, "parameters on hosts; write false"),
     )
-    yield from ((key, f"training.lora is not modelled with {what}") for key, found, what in refused if found)
+    yield from ((key, f"training.lora is not modelled with {what}") for key, is_set, what in refused if is_set)
 
 
 def offloaded(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless the host can update what is offloaded to it, and copies have a pass to overlap."""
-    t, p, own = job.training, job.parallelism, job.training.offload
-    if own.optimizer_states and t.optimizer not in ("adam", "lion", "sgd"):
+    """Yield a finding for each setting of `training.offload` that the optimizer, ZeRO stage or schedule does not support."""
+    t, p, offload = job.training, job.parallelism, job.training.offload
+    if offload.optimizer_states and t.optimizer not in ("adam", "lion", "sgd"):
         yield "training.offload.optimizer_states", f"is for adam, lion and sgd on the CPU, not {t.optimizer}; write 0"
-    if own.parameters and (p.zero < 3 or own.optimizer_states < 1):
+    if offload.parameters and (p.zero < 3 or offload.optimizer_states < 1):
         needs = "parallelism.zero: 3" if p.zero < 3 else "training.offload.optimizer_states: 1"
         yield "training.offload.parameters", f"true needs {needs}; write that, or false"
-    if not own.optimizer_states and (own.overlap or own.threads or own.update != "fused"):
+    if not offload.optimizer_states and (offload.overlap or offload.threads or offload.update != "fused"):
         yield (
             "training.offload",
             "overlap, threads and update are of the optimizer; set training.offload.optimizer_states or drop them",
         )
-    if own.activations:
+    if offload.activations:
         halves = p.schedule.split("/")[0] not in ("gpipe", "1f1b", "interleaved")
         for key, wrong, remedy in (
             ("parallelism.schedule", halves, "with gpipe, 1f1b or interleaved, whose backward passes are whole"),
@@ -510,7 +584,7 @@ def offloaded(job: Job) -> Iterator[Finding]:
 
 
 def sharded_parameters(job: Job) -> Iterator[Finding]:
-    """Yield a finding for a sharding framework's settings without zero: 3, or that it does not support."""
+    """Yield a finding for settings of FSDP, ZeRO-3 and optimizer instances that need another `zero` or exclude each other."""
     p = job.parallelism
     if p.fsdp != Fsdp() and p.zero < 3:
         yield (
@@ -531,13 +605,15 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
 
 
 def _with_pipeline(job: Job, p: Parallelism) -> Iterator[Finding]:
-    most = rule(job, "zero_with_pipeline")
-    if isinstance(most, int) and p.zero > most:
+    """Yield a finding if `zero` exceeds what the framework supports with pipeline stages."""
+    highest = framework_rule(job, "zero_with_pipeline")
+    if isinstance(highest, int) and p.zero > highest:
         sentence = f"{job.training.framework} has no pipeline with zero {p.zero}, and pp is {p.pp}"
-        yield "parallelism.zero", f"{sentence}; write zero {most} or pp 1"
+        yield "parallelism.zero", f"{sentence}; write zero {highest} or pp 1"
 
 
 def _deepspeed(p: Parallelism) -> Iterator[Finding]:
+    """Yield a finding for each setting that excludes `parallelism.zero3`."""
     excluded = (
         (p.zero < 3, f"shards parameters, and zero is {p.zero}; set parallelism.zero: 3 or leave it out"),
         (p.pp > 1, f"has no pipeline with ZeRO-3, and pp is {p.pp}; write pp 1 or leave it out"),
@@ -549,27 +625,28 @@ def _deepspeed(p: Parallelism) -> Iterator[Finding]:
 
 
 def recomputed(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless the modules and layers to recompute come with the kind of recomputation that uses them."""
+    """Yield a finding for each recomputation key that `training.recompute` does not use, or that another key or the model
+    excludes."""
     t, m = job.training, job.model
     if t.recompute_modules and t.recompute != "selective":
         yield (
             "training.recompute_modules",
             f"need training.recompute: selective, not {t.recompute}; write it or leave them out",
         )
-    for key, given in (
+    for key, value in (
         ("recompute_layers", t.recompute_layers),
         ("recompute_method", t.recompute_method == "block" or None),
         ("recompute_saves", t.recompute_saves or None),
         ("recompute_every", t.recompute_every),
     ):
-        if given is not None and t.recompute != "full":
+        if value is not None and t.recompute != "full":
             yield f"training.{key}", f"needs training.recompute: full, not {t.recompute}; write it or leave it out"
     if t.recompute_method == "block" and t.recompute == "full" and t.recompute_layers is None:
         yield "training.recompute_method", "block needs training.recompute_layers, of how many layers a stage; add it"
-    for key, given in (("recompute_saves", t.recompute_saves), ("recompute_every", t.recompute_every)):
-        if given and (t.recompute_layers is not None or t.recompute_method == "block"):
+    for key, value in (("recompute_saves", t.recompute_saves), ("recompute_every", t.recompute_every)):
+        if value and (t.recompute_layers is not None or t.recompute_method == "block"):
             yield f"training.{key}", "and recompute_layers or recompute_method exclude each other; keep one of them"
-        if given and m.encoder_layers:
+        if value and m.encoder_layers:
             yield f"training.{key}", "needs a model without an encoder; leave it out"
     for i, name in enumerate(t.recompute_modules):
         if name == "mla_up_proj" and m.mla is None:
@@ -595,3 +672,4 @@ RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     sharded_parameters,
     recomputed,
 )
+"""All checks of a job. Of findings at the same position in the file, `check` raises that of the earlier rule."""
