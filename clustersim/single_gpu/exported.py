@@ -6,8 +6,10 @@ NeuSight's traces on A100-40GB, V100, P100 and T4.
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
@@ -22,85 +24,31 @@ if TYPE_CHECKING:
 
 Price = Callable[[str, Sequence[Tensor], Sequence[Tensor]], KernelList]
 
-# fmt: off
-FREE = frozenset((
-    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "expand_as", "unsqueeze", "squeeze",
-    "select", "slice", "split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "detach", "alias",
-    "as_strided", "narrow", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
-    "lift_fresh_copy", "unflatten", "numpy_T", "sym_size", "is_same_size", "diagonal", "view_as_real",
-    "view_as_complex", "scalar_tensor", "_to_cpu", "real",
-))
-"""Operators that launch no kernel."""
-# fmt: on
+
+def _prices() -> dict[str, Price]:
+    """Return {ATen name: function that prices a call}, of `operators.csv`."""
+    with Path(__file__).with_name("operators.csv").open(encoding="utf-8", newline="") as file:
+        return {op: getattr(prices, row["kernels"]) for row in csv.DictReader(file) for op in row["operators"].split()}
+
+
+PRICES = _prices()
 
 
 def price(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return the kernels of one operator call. An operator without an entry moves its inputs and outputs once."""
     outputs = [one for one in outputs if one.elements]
-    if entry(op) in FREE or not outputs:
-        return ()
-    return _TABLE.get(entry(op), prices.memory)(entry(op), inputs, outputs)
+    return PRICES.get(entry(op), prices.memory)(entry(op), inputs, outputs) if outputs else ()
 
 
 def known(op: str) -> bool:
     """Return whether an operator has an entry."""
-    return entry(op) in FREE or entry(op) in _TABLE
+    return entry(op) in PRICES
 
 
 def entry(op: str) -> str:
     """Return the name under which an operator is priced: `add_` (in place) as `add`, unless it has its own entry."""
-    return op if op in _TABLE else op.removesuffix("_")
+    return op if op in PRICES else op.removesuffix("_")
 
-
-# fmt: off
-_POINTWISE = (
-    "add", "sub", "rsub", "mul", "div", "pow", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh",
-    "sigmoid", "erf", "sin", "cos", "gelu", "relu", "silu", "leaky_relu", "elu", "hardtanh", "softplus", "mish",
-    "clamp", "clamp_min", "where", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and",
-    "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "tanh_backward", "gelu_backward",
-    "silu_backward", "threshold_backward", "sigmoid_backward", "addcmul", "addcdiv", "lerp", "square", "sgn",
-    "sign", "isnan", "hardswish", "relu_",
-)
-_FILLS = (
-    "fill", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full",
-    "arange", "zero", "normal", "uniform", "bernoulli",
-)
-# fmt: on
-_TABLE: dict[str, Price] = {
-    **dict.fromkeys(_POINTWISE, prices.elementwise),
-    **dict.fromkeys(_FILLS, prices.fill),
-    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), prices.product),
-    **dict.fromkeys(("clone", "copy", "_to_copy", "cat", "stack", "sum", "mean", "contiguous"), prices.memory),
-    **dict.fromkeys(("tril", "triu", "cumsum", "argmax", "amax", "max", "var_mean"), prices.memory),
-    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), prices.softmax),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), prices.softmax_backward),
-    **dict.fromkeys(("topk", "sort", "scatter", "scatter_add", "repeat", "max_pool2d_with_indices"), prices.memory),
-    **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d", "constant_pad_nd"), prices.memory),
-    "convolution": prices.convolution,
-    "convolution_backward": prices.convolution_backward,
-    "native_batch_norm": prices.batch_norm,
-    "native_batch_norm_backward": prices.batch_norm,
-    "native_layer_norm": prices.norm,
-    "_fused_rms_norm": prices.norm,
-    "native_layer_norm_backward": prices.norm_backward,
-    "_fused_rms_norm_backward": prices.norm_backward,
-    "native_dropout": prices.dropout,
-    "native_dropout_backward": prices.dropout,
-    "embedding": prices.embedding,
-    "embedding_dense_backward": prices.embedding_backward,
-    "masked_fill": prices.masked_fill,
-    "masked_fill_": prices.elementwise,
-    "slice_backward": prices.slice_backward,
-    "select_backward": prices.slice_backward,
-    "copy_": prices.copy,
-    "nll_loss_forward": prices.loss,
-    "nll_loss_backward": prices.loss_backward,
-    "index_put": prices.put,
-    "index_select": prices.gather,
-    "gather": prices.gather,
-    "index": prices.gather,
-    **{f"attention{kind}{end}": prices.flash for kind in ("", "_backward") for end in ("", "_causal")},
-}
 
 DTYPES = {
     "float64": "fp64",

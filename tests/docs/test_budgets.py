@@ -48,7 +48,7 @@ NOT_YET = {
     "optimization, planning, sweeps, explain, costs": 7_650,
     "figures, pages, serve": 3_728,
     "calibration": 788,
-    "single_gpu, jobs, schedules, frameworks, hardware, api": 4_312,
+    "single_gpu, jobs, schedules, frameworks, hardware, api": 4_265,
     "lab": 5_381,
 }
 """Ceilings of the rooms that exceed their budgets today. A ceiling is lowered as its room shrinks, and goes with the excess."""
