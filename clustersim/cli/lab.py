@@ -169,19 +169,17 @@ def profile(
     minutes: Annotated[float | None, "Minutes after which nothing new starts."] = None,
     quick: Annotated[bool, "Only the most valuable cases."] = False,
     gpu: Annotated[str | None, "Name or YAML file of this GPU where it is not known."] = None,
-    device: Annotated[str, "cpu: tiny shapes, to test that all cases run.", {"hidden": True}] = "cuda",
 ) -> None:
     """Measure kernels, layers and training steps on this machine's CUDA GPU, row by row, the most valuable first.
 
     Suites: gemm, attention, vector, grouped, launch, models, mixtures. Rows that the files hold already are not measured again.
     """
-    from clustersim.lab.measure import device as devices
+    from clustersim.lab.measure import device
     from clustersim.lab.measure.profile import Bench, MeasurementPlan, wholes_file
 
     plan = MeasurementPlan.of(suite, minutes, quick)
     check_output("--out", out, (".csv",))
-    place = devices.cpu(gpu) if device == "cpu" else devices.cuda(gpu)
-    count = Bench(place, out, typer.echo).run(plan)
+    count = Bench(device.cuda(gpu), out, typer.echo).run(plan)
     typer.echo(f"{count} new rows in {out} and {wholes_file(out)}")
 
 

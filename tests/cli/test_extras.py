@@ -38,7 +38,6 @@ CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_pos
         ["lab", "train", "habitat"],
         ["lab", "train", "neusight-paper"],
         ["lab", "profile"],
-        ["lab", "profile", "--device", "cpu"],
         ["predict", "mine.py:model", "--gpu", "h100"],
     ],
     ids=" ".join,

@@ -37,7 +37,7 @@ NOT_YET = {
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_320,
     "topology": 5_027,
     "collectives": 4_583,
-    "cli": 3_639,
+    "cli": 3_637,
     "report": 4_260,
     "validate": 3_570,
     "predictors": 3_276,
@@ -49,7 +49,7 @@ NOT_YET = {
     "figures, pages, serve": 3_728,
     "calibration": 788,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_265,
-    "lab": 5_381,
+    "lab": 5_333,
 }
 """Ceilings of the rooms that exceed their budgets today. A ceiling is lowered as its room shrinks, and goes with the excess."""
 

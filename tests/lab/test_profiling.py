@@ -12,6 +12,9 @@ from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `torch`)")
 
+from small_kernels import SmallPlan, small_case, small_trial  # noqa: E402
+from small_kernels import cpu as small_device  # noqa: E402
+
 from clustersim.cli.lab import app  # noqa: E402
 from clustersim.errors import DataError, InputError  # noqa: E402
 from clustersim.hardware import gpus  # noqa: E402
@@ -44,7 +47,7 @@ LACKING = {  # what torch cannot do on a CPU
 
 @pytest.fixture
 def cpu():
-    return device.cpu("h200")
+    return small_device("h200")
 
 
 @pytest.mark.parametrize("suite", [s for s in profile.EVERY if s not in ("models", "mixtures")])
@@ -60,7 +63,7 @@ def test_every_step_runs_on_a_cpu(suite, cpu, tmp_path):
         _all_run(suite, cpu, tmp_path)
 
 
-MIXTURE = profile.small_trial(next(profile.mixture_steps())).model
+MIXTURE = small_trial(next(profile.mixture_steps())).model
 
 
 def test_experts_in_groups_and_one_by_one_give_the_same(cpu):
@@ -84,7 +87,7 @@ def test_rows_of_experts_are_tokens_in_the_order_of_experts(cpu):
 
 def _all_run(suite, cpu, tmp_path):
     said = []
-    bench, chosen = Bench(cpu, tmp_path / "k.csv", said.append), MeasurementPlan((suite,))
+    bench, chosen = Bench(cpu, tmp_path / "k.csv", said.append), SmallPlan((suite,))
     rows = bench.run(chosen)
     lost = [text.partition("left out: ")[2] for text in said if "left out" in text]
     assert {text for text in lost if not any(text.startswith(known) for known in LACKING)} == set()
@@ -95,7 +98,7 @@ def _all_run(suite, cpu, tmp_path):
 
 
 def test_a_row_is_the_case_that_was_measured(cpu, tmp_path):
-    case = profile.small_case(cases.cases(["gemm"])[0])
+    case = small_case(cases.cases(["gemm"])[0])
     bench = Bench(cpu, tmp_path / "k.csv", lambda _: None)
     list(bench._one(case))
     found = read(tmp_path / "k.csv")
@@ -144,7 +147,7 @@ def test_linears_of_a_rank_are_megatrons():
 def test_operands_lie_as_the_layout_says(layout, cpu):
     from clustersim.lab.measure.runners import operands
 
-    case = profile.small_case(next(c for c in cases.cases(["gemm"]) if c.layout == layout and c.kernel.dtype == "bf16"))
+    case = small_case(next(c for c in cases.cases(["gemm"]) if c.layout == layout and c.kernel.dtype == "bf16"))
     a, b = operands(case, cpu)
     assert (a.shape, b.shape) == ((case.kernel.m, case.kernel.k), (case.kernel.k, case.kernel.n))
     # cuBLAS is column-major: a row-major matrix is "n" to it as the second operand, transposed ("t") as the first
@@ -181,7 +184,7 @@ def test_a_case_that_fails_is_left_out_and_the_next_one_runs(cpu, tmp_path, monk
 
     monkeypatch.setitem(BUILDERS, "attention", broken)
     said = []
-    Bench(cpu, tmp_path / "k.csv", said.append).run(MeasurementPlan(("attention", "launch")))
+    Bench(cpu, tmp_path / "k.csv", said.append).run(SmallPlan(("attention", "launch")))
     assert any(
         text.endswith("left out: OutOfMemoryError: CUDA out of memory. Tried to allocate 80 GiB.") for text in said
     )
@@ -190,15 +193,14 @@ def test_a_case_that_fails_is_left_out_and_the_next_one_runs(cpu, tmp_path, monk
 
 def test_time_is_up(cpu, tmp_path):
     said = []
-    assert Bench(cpu, tmp_path / "k.csv", said.append).run(MeasurementPlan(("vector",), seconds=-1)) == 0
+    assert Bench(cpu, tmp_path / "k.csv", said.append).run(SmallPlan(("vector",), seconds=-1)) == 0
     assert said[-1].startswith("time is up after 0 of")
 
 
 def test_quick_takes_the_first_tier(cpu, tmp_path):
-    quick = MeasurementPlan.of("attention", None, True)
-    assert all(one.tier == 0 for one in quick.work(False))
-    assert any(isinstance(one, Trial) for one in MeasurementPlan.of(None, 5, True).work(True))
-    Bench(cpu, tmp_path / "k.csv", lambda _: None).run(quick)
+    assert all(one.tier == 0 for one in MeasurementPlan.of("attention", None, True).work())
+    assert any(isinstance(one, Trial) for one in MeasurementPlan.of(None, 5, True).work())
+    Bench(cpu, tmp_path / "k.csv", lambda _: None).run(SmallPlan.of("attention", None, True))
     assert {*read(tmp_path / "k.csv").mode} == {"burst"}
 
 
@@ -237,20 +239,11 @@ def test_a_gpu_without_a_description_is_named(monkeypatch):
     assert (device.cuda().gpu, device.cuda().l2) == ("h200-sxm", gpus.load("h200").l2)
 
 
-def test_command_line(tmp_path):
+def test_command_line(tmp_path, monkeypatch):
     out = tmp_path / "k.csv"
-    arguments = [
-        "profile",
-        "--device",
-        "cpu",
-        "--gpu",
-        "h200",
-        "--suite",
-        "attention,launch",
-        "--quick",
-        "--out",
-        str(out),
-    ]
+    monkeypatch.setattr(device, "cuda", small_device)
+    monkeypatch.setattr(profile, "MeasurementPlan", SmallPlan)
+    arguments = ["profile", "--gpu", "h200", "--suite", "attention,launch", "--quick", "--out", str(out)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[-1].endswith(f"new rows in {out} and {tmp_path / 'k_steps.csv'}")
@@ -343,7 +336,7 @@ def test_a_cuda_clock_times_launches(monkeypatch):
 
     gpu = Gpu(True)
     gpu.install(monkeypatch)
-    watch, cpu = timing.CudaClock(), device.cpu("h200")
+    watch, cpu = timing.CudaClock(), small_device("h200")
     for variant in ("stream", "graph"):
         found = trials.launch_cost(Trial("launch", variant=variant), cpu, watch)
         assert found["samples"] == 20

@@ -98,15 +98,6 @@ def cuda(gpu: str | None = None) -> Device:
     return Device("cuda", name, known.l2, float(facts.total_memory), torch.__version__, str(torch.version.cuda))
 
 
-def cpu(gpu: str | None = None) -> Device:
-    """Return the CPU under the name of a GPU, to test that every case runs, not to measure."""
-    need("torch", "`lab profile`")
-    import torch
-
-    torch.manual_seed(0)
-    return Device("cpu", gpus.load(gpu or "h100").name, 0.0, 2.0**30, torch.__version__, "")
-
-
 PERIOD = 0.1
 """Seconds between two readings."""
 

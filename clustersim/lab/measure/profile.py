@@ -27,7 +27,6 @@ from clustersim.lab.measure.cases import (
 )
 from clustersim.lab.measure.device import BoardMeter, Device, Reading, median_reading, source
 from clustersim.lab.measure.timing import Chunk, Clock, KernelLaunch, Timing, clock, summary
-from clustersim.model.kernel import attention, gemm
 
 
 def launches() -> Iterator[Trial]:
@@ -84,43 +83,6 @@ def trials(names: Iterable[str]) -> list[Trial]:
 WorkItem = Case | DutyCase | Trial
 
 
-def distinct(work: Iterable[WorkItem]) -> list[WorkItem]:
-    """Return the cases and trials with small shapes, each once."""
-    found: dict[object, WorkItem] = {}
-    for one in work:
-        if isinstance(one, DutyCase):
-            small: WorkItem = one._replace(case=small_case(one.case), seconds=0.02)
-        else:
-            small = small_case(one) if isinstance(one, Case) else small_trial(one)
-        found.setdefault(small._replace(tier=0), small)
-    return list(found.values())
-
-
-def small_case(one: Case) -> Case:
-    """Return a case with sides of at most 32 and a few heads. FLOP and bytes follow."""
-    kernel = one.kernel
-    if kernel.kind == "flash_attention":
-        kv = 1 if kernel.kv_heads < kernel.heads else 2
-        small = attention(kernel.op, kernel.dtype, 1, 2, kv, 16, 16, 16, kernel.causal)
-    elif kernel.kind in ("linear", "bmm", "grouped_gemm"):
-        m, n, k = (max(16, min(side, 32) // 16 * 16) for side in (kernel.m, kernel.n, kernel.k))
-        small = gemm(kernel.kind, kernel.op, kernel.dtype, min(kernel.batch, 2), m, n, k, output=2)
-    else:
-        m, n = min(kernel.m, 8), min(kernel.n, 64)
-        share = m * n / (kernel.m * kernel.n)
-        small = kernel._replace(m=m, n=n, flop=kernel.flop * share, bytes=kernel.bytes * share)
-    return one._replace(kernel=small)
-
-
-def small_trial(one: Trial) -> Trial:
-    """Return a trial with two narrow layers and short sequences."""
-    if (model := one.model) is not None:
-        model = model._replace(layers=2, hidden=32, heads=2, kv_heads=1 if model.gated else 2, ffn=64, vocab=64)
-        model = model._replace(experts=min(model.experts, 4), topk=min(model.topk, 2))
-    amount = min(one.amount, 64)
-    return one._replace(model=model, seq=min(one.seq, 16), micro_batch=min(one.micro_batch, 2), amount=amount)
-
-
 DUTY = "duty"
 EVERY = (*SUITES, *TRIALS, DUTY)
 """All suites, the default of a run."""
@@ -145,15 +107,14 @@ class MeasurementPlan:
             raise InputError(f"--minutes is {minutes:g}; write a number above 0")
         return cls(chosen, 60 * minutes if minutes else float("inf"), quick)
 
-    def work(self, small: bool) -> list[WorkItem]:
-        """Return the cases and trials, the lowest tier first; with `small` shapes for a CPU."""
+    def work(self) -> list[WorkItem]:
+        """Return the cases and trials, the lowest tier first."""
         every: list[WorkItem] = [
             *(cases.duties() if DUTY in self.suites else ()),
             *cases.cases(self.suites),
             *trials(self.suites),
         ]
-        chosen = [one for one in every if one.tier == 0 or not self.quick]
-        return sorted(distinct(chosen) if small else chosen, key=lambda one: one.tier)
+        return sorted((one for one in every if one.tier == 0 or not self.quick), key=lambda one: one.tier)
 
 
 SAMPLES = 20
@@ -176,7 +137,7 @@ class Bench:
     def run(self, plan: MeasurementPlan) -> int:
         """Measure what the files do not have yet, and return the number of new rows. Cases that cannot run are reported and
         skipped."""
-        work, end, before = plan.work(not self.device.real), time.monotonic() + plan.seconds, self._rows()
+        work, end, before = plan.work(), time.monotonic() + plan.seconds, self._rows()
         for number, one in enumerate(work, 1):
             if time.monotonic() > end:
                 self.say(f"time is up after {number - 1} of {len(work)}; run again to go on")
