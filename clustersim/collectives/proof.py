@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
 
-from clustersim.collectives.model import SKEWED, Group, Step
+from clustersim.collectives.model import SKEWED, Step
 from clustersim.errors import SimulationError
 
 Contributions = dict[tuple[int, int], int]
@@ -20,17 +20,6 @@ Contributions = dict[tuple[int, int], int]
 def chunks_of(op: str, n: int, steps: Iterable[Step]) -> int:
     """Return the number of chunks of the array of `op`: n² for an all_to_all, else one more than the largest index in `steps`."""
     return n * n if op in SKEWED else 1 + max(step.chunk for step in steps)
-
-
-def fraction_of(op: str, group: Group, chunks: int, chunk: int) -> float:
-    """Return the size of a chunk divided by the size S of the collective; S of an all_to_all is the bytes of one rank.
-
-    Chunk s·n + d of a dispatch holds the rows of rank s for the experts of rank d; in a combine, their results from d to s.
-    """
-    if op not in SKEWED:
-        return 1 / chunks
-    expert = chunk // group.n if op == "combine" else chunk % group.n
-    return group.shares[expert] if group.shares else 1 / group.n
 
 
 def check(op: str, n: int, steps: Iterable[Step]) -> None:

@@ -6,16 +6,14 @@ Letters: F forward, B full backward, I gradients of inputs only, W gradients of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import partial
 from itertools import repeat
 from typing import Literal, NamedTuple, Protocol
 
-from clustersim.errors import InputError, shown
+from clustersim.errors import InputError
 
 Letter = Literal["F", "B", "I", "W"]
-_NOTATION = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 
 
 class Action(NamedTuple):
@@ -62,19 +60,6 @@ def run(stage: int, letter: Letter, microbatches: Iterable[int]) -> list[Action]
 def actions(stages: Iterable[int], letter: Letter, microbatches: Iterable[int]) -> list[Action]:
     """Return the actions of one letter for pairs of a stage and a microbatch."""
     return list(map(_MADE, zip(stages, repeat(letter), microbatches)))
-
-
-def parse(text: str) -> Action:
-    """Return the action that a text such as `2F0` denotes. Raises InputError for an invalid text.
-
-    >>> parse("2F0")
-    Action(stage=2, letter='F', microbatch=0)
-    """
-    match = _NOTATION.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"{shown(text)} is not an action; write stage, F, B, I or W, and microbatch, like 2F0")
-    stage, letter, microbatch = match.groups()
-    return Action(int(stage), letter, int(microbatch))  # type: ignore[arg-type]
 
 
 def one_chunk(schedule: str, chunks: int) -> None:

@@ -1,12 +1,11 @@
-"""Schedules as text: a timeline to look at, and PyTorch's CSV (one row per rank) to write and read."""
+"""Schedules as text: a timeline to look at, and PyTorch's CSV, one row per rank."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from clustersim.errors import InputError
-from clustersim.schedules.action import Action, Schedule, parse
+from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.check import in_flight, load, pipeline
 from clustersim.schedules.pipeline import Pipeline
 from clustersim.schedules.play import UNIT, Played, play
@@ -45,21 +44,6 @@ def _sign(action: Action) -> str:
 def rows(schedule: Schedule) -> str:
     """Return the schedule in PyTorch's CSV notation: one line per rank, such as `0F0,0F1,0B0,0B1`."""
     return "\n".join(",".join(map(str, row)) for row in schedule)
-
-
-def parse_rows(text: str) -> Schedule:
-    """Return the schedule of a CSV text. Empty cells are bubbles and are left out.
-
-    Raises InputError with the line of an invalid action.
-    """
-    return tuple(_parse_line(line, number) for number, line in enumerate(text.strip().splitlines(), start=1))
-
-
-def _parse_line(line: str, number: int) -> tuple[Action, ...]:
-    try:
-        return tuple(parse(cell) for cell in line.split(",") if cell.strip())
-    except InputError as error:
-        raise InputError(f"line {number} of the schedule: {error}") from error
 
 
 def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) -> str:

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from chunk_sizes import fraction_of
 
 from clustersim import plugins
 from clustersim.collectives import model, proof
@@ -84,7 +85,7 @@ def sent(op: str, group: Group, steps: list[Step]) -> dict[tuple[int, int], floa
     total: defaultdict[tuple[int, int], float] = defaultdict(float)
     chunks = proof.chunks_of(op, group.n, steps)
     for step in steps:
-        total[step.source, step.destination] += proof.fraction_of(op, group, chunks, step.chunk)
+        total[step.source, step.destination] += fraction_of(op, group, chunks, step.chunk)
     return {pair: size for pair, size in total.items() if size}
 
 

@@ -15,7 +15,7 @@ from clustersim.collectives.loads import route
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
-from clustersim.collectives.nccl.choose import FILES, candidates, choose, collective_seconds, file_of, why
+from clustersim.collectives.nccl.choose import FILES, choose, collective_seconds, file_of, why
 from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.measured_latency import tree_bytes_in_flight
 from clustersim.collectives.nccl.shape import CommunicatorShape, ordered, shape, shapes
@@ -432,11 +432,11 @@ def test_all_to_all_of_a_large_torus_is_its_bisection():
 
 def test_shapes():
     four = cluster(nodes=4)
-    assert shape(four, np.arange(32)) == CommunicatorShape(4, 32, 8, 8, True, True)
-    assert shape(four, np.arange(3, 32, 8)) == CommunicatorShape(4, 4, 1, 1, True, True)
-    assert shape(four, np.array([0, 8, 9])) == CommunicatorShape(2, 3, 2, 1, False, False, sizes=(1, 2))
-    assert shape(four, np.array([0, 1, 10, 11])) == CommunicatorShape(2, 4, 2, 2, True, False)
-    assert shape(four, np.arange(8)) == CommunicatorShape(1, 8, 8, 0, True, True)
+    assert shape(four, np.arange(32)) == CommunicatorShape(4, 32, 8, 8, True)
+    assert shape(four, np.arange(3, 32, 8)) == CommunicatorShape(4, 4, 1, 1, True)
+    assert shape(four, np.array([0, 8, 9])) == CommunicatorShape(2, 3, 2, 1, False, sizes=(1, 2))
+    assert shape(four, np.array([0, 1, 10, 11])) == CommunicatorShape(2, 4, 2, 2, True)
+    assert shape(four, np.arange(8)) == CommunicatorShape(1, 8, 8, 0, True)
     assert shape(four, ordered(np.array([8, 0, 9, 1]))).group == model.Group(4, (2, 2))
 
 
@@ -572,7 +572,7 @@ def test_shapes_of_a_family_of_groups():
     topology = cluster(nodes=16)
     across = np.arange(128).reshape(16, 8).T
     found, which = choices_of(topology, across)
-    assert found == (CommunicatorShape(16, 16, 1, 1, True, True),)
+    assert found == (CommunicatorShape(16, 16, 1, 1, True),)
     assert which.tolist() == [0] * 8
     found, which = choices_of(topology, np.arange(120).reshape(-1, 6))
     assert len(found) == 3
@@ -582,18 +582,6 @@ def test_shapes_of_a_family_of_groups():
 
 def choices_of(topology, ranks):
     return shapes(topology, ordered(ranks))
-
-
-def test_candidates_hold_every_choice():
-    for nodes, each in ((1, 8), (4, 8), (4, 1)):
-        topology = cluster(nodes=nodes)
-        one = of(topology, each)
-        for op in choices.OPS:
-            files = candidates(op, one, topology.node)
-            assert all(
-                file_of(choose(op, 8 << 3 * i, one, topology.node).algorithm, one, topology.node) in files
-                for i in range(11)
-            )
 
 
 def test_a_transport_has_its_own_latency_which_the_tuner_knows_of_efa_alone():

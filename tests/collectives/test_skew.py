@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import simpy
 from activities import activity_of
+from chunk_sizes import fraction_of
 from engine_cases import all_links, traffic
 from examples import examples
 from hypothesis import given, settings
@@ -104,7 +105,7 @@ def test_the_steps_bring_every_chunk_and_the_phase_carries_them(given, op):
     proof.check(op, group.n, steps)
     total = np.zeros((group.n, group.n))
     for step in steps:
-        total[step.source, step.destination] += proof.fraction_of(op, group, group.n**2, step.chunk)
+        total[step.source, step.destination] += fraction_of(op, group, group.n**2, step.chunk)
     np.testing.assert_allclose(bytes_of(op, group), total, rtol=1e-12)
     (phase,) = model.phases("direct", op, group)
     assert phase.rounds == len({step.round for step in steps})

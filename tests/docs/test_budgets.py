@@ -36,7 +36,7 @@ NOT_YET = {
     "engine": 7_630,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_320,
     "topology": 5_027,
-    "collectives": 4_583,
+    "collectives": 4_559,
     "cli": 3_637,
     "report": 4_260,
     "validate": 3_570,
@@ -48,7 +48,7 @@ NOT_YET = {
     "optimization, planning, sweeps, explain, costs": 7_650,
     "figures, pages, serve": 3_728,
     "calibration": 788,
-    "single_gpu, jobs, schedules, frameworks, hardware, api": 4_265,
+    "single_gpu, jobs, schedules, frameworks, hardware, api": 4_234,
     "lab": 5_333,
 }
 """Ceilings of the rooms that exceed their budgets today. A ceiling is lowered as its room shrinks, and goes with the excess."""

@@ -59,14 +59,6 @@ def file_of(algorithm: str, shape: CommunicatorShape, node: NodeFacts) -> str:
     return name if meshed and name in MESHED else FILES[algorithm]
 
 
-def candidates(op: str, shape: CommunicatorShape, node: NodeFacts) -> tuple[str, ...]:
-    """Return the files of collectives/algorithms whose loads `op` may need, at any size."""
-    if op in p2p.OPS:
-        return (FILES["direct"],)
-    usable = (row.algorithm for row in tune(op, 1, shape, node) if row.missing is None)
-    return tuple(dict.fromkeys(file_of(name, shape, node) for name in usable))
-
-
 def collective_seconds(choice: Choice, size: float, launch: float | None = None) -> float:
     """Return the seconds of `size` bytes on an idle fabric that provides the rate that NCCL can use.
 

@@ -108,8 +108,6 @@ class CommunicatorShape(NamedTuple):
     """Number of NICs used by the ranks of the node that has the fewest; 0 if no NIC is needed."""
     even: bool = True
     """Whether every node has the same number of ranks."""
-    aligned: bool = True
-    """Whether rank i of every node is on the same local GPU, so that rings and trees between nodes stay on a rail."""
     busiest: SkewedLoads | None = None
     """Largest loads of an all-to-all if some GPUs get more rows than others; None if all GPUs get equally many."""
     extra_latency: ExtraLatency = ExtraLatency()
@@ -223,19 +221,17 @@ def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     starts[at[::-1]] = np.arange(len(node))[::-1]  # of those that are written to one place the last one stays
     most = int(counts.max())
     even = bool((counts == most).all()) and bool((np.diff(np.sort(starts)) == most).all())
-    rows = local.reshape(nodes, most) if even else local[None]
     nic = topology.numbering.nic[ranks % topology.gpus]
     width = nic.max() + 1
     port = at * width + nic
     nics = int(np.bincount(distinct(port) // width).min()) if nodes > 1 else 0
-    aligned = even and bool((rows == rows[0]).all())
     shares = checked_shares(shares, len(ranks))
     busiest = _busiest(np.array(shares), counts[at], port) if shares else None
     sizes = () if even else tuple(counts.tolist())
     types = types_of(topology, ranks)
     joined = topology.facts(types).rings(tuple(local[:most].tolist())) if even else None
     return CommunicatorShape(
-        nodes, len(ranks), most, nics, even, aligned, busiest, types=types, sizes=sizes, joined=joined
+        nodes, len(ranks), most, nics, even, busiest, types=types, sizes=sizes, joined=joined
     ), starts
 
 
