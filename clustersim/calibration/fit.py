@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, log
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.calibration.constants import FAMILIES, Constant
 from clustersim.calibration.posterior import TUNING, MachinePosterior, Observation, Population, likelihoods, posterior
-from clustersim.calibration.sensitivity import slope, slopes
+from clustersim.calibration.sensitivity import slope
 
 ChangedKeys = Mapping[str, object]
 """Values by dotted key."""
@@ -89,14 +89,6 @@ class MachineEstimate:
     def keys_of(self, constant: Constant) -> dict[str, object]:
         """Return the values of one constant's keys, and those written with them, on this machine."""
         return {key: value for key, value in self.changes.items() if key in (*constant.keys, *constant.beside)}
-
-    def spread_of(self, one: Measurement) -> float:
-        """Return the standard deviation of the log of another forecast, with slopes at usual constants."""
-        found, names = slopes(one.constants, one.forecast), self.found.prior.names
-        own = np.array([found.get(name, 0.0) for name in names])
-        unknown = [found[constant.name] * constant.spread for constant in one.constants if constant.name not in names]
-        known = sqrt(float(own @ self.found.covariance @ own))
-        return hypot(known, *unknown, remainder(one.spread, one.constants, found))
 
 
 def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = lambda _: None) -> MachineEstimate:

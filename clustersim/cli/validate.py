@@ -40,10 +40,10 @@ def validate(
     from clustersim.validate.page import page
     from clustersim.validate.report import report
     from clustersim.validate.run import STRANGER, UNSEEN, ablations, load, simulate
-    from clustersim.validate.shipped import TABLE
+    from clustersim.validate.runs import PUBLISHED
     from clustersim.validate.statistics import judged
 
-    paths, changes = files or [TABLE], ablations(ablate or ())
+    paths, changes = files or [PUBLISHED], ablations(ablate or ())
     with keeping_inputs() as read:
         runs = load(paths)
         if memory:

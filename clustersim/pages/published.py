@@ -16,8 +16,7 @@ from clustersim.sweeps.evaluate import SweepInputs
 from clustersim.sweeps.space import Point
 from clustersim.topology.model import Topology
 from clustersim.units import duration
-from clustersim.validate.runs import REQUIRED, Run, by_column, read, table
-from clustersim.validate.shipped import TABLE
+from clustersim.validate.runs import PUBLISHED, REQUIRED, Run, by_column, read, table
 
 SHOWN = 5
 """Number of runs in the list."""
@@ -41,7 +40,7 @@ def nearest_to(case: SweepInputs, point: Point) -> dict[str, object]:
 @cache
 def _runs() -> list[Run]:
     """Return all published runs."""
-    return read(TABLE)
+    return read(PUBLISHED)
 
 
 @cache
@@ -49,7 +48,7 @@ def _forecasts() -> Mapping[str, float]:
     """Return {id: forecast seconds per step} of this release."""
     return {
         cells["id"]: float(cells["predicted_s"])
-        for cells in (by_column(TABLE, *row) for row in table(TABLE, (*REQUIRED, "predicted_s")))
+        for cells in (by_column(PUBLISHED, *row) for row in table(PUBLISHED, (*REQUIRED, "predicted_s")))
     }
 
 

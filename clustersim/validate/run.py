@@ -17,8 +17,7 @@ from clustersim.sweeps.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS, Setup, adapt
 from clustersim.validate.evaluate import Outcome, evaluate, expected_again
-from clustersim.validate.runs import Refusal, Run, read, repeated
-from clustersim.validate.shipped import TABLE
+from clustersim.validate.runs import PUBLISHED, Refusal, Run, read, repeated
 from clustersim.validate.strangers import EVERYTHING, Knowledge, hidden_sources, publisher_group
 from clustersim.writing import unwritable
 
@@ -120,7 +119,7 @@ def differing(runs: Sequence[Run]) -> list[ForecastTask]:
 
     A source is hidden from a stranger if all its users among the shipped publishers' runs are the stranger's kin.
     """
-    shipped = read(TABLE)
+    shipped = read(PUBLISHED)
     publishers = {publisher_group(run.publisher) for run in shipped}
     seen = {run.id: run for run in (*shipped, *runs) if publisher_group(run.publisher) in publishers}
     setups = {run.id: _setup(run, EVERYTHING) for run in (*seen.values(), *runs)}

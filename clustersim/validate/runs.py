@@ -20,6 +20,8 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import TABLE, read_bytes, read_text
 
+PUBLISHED = Path(__file__).parent / "published_runs.csv"
+"""The shipped table of published runs: each with its public source and this release's forecast."""
 MOST_ROWS = 100_000
 DEEPEST = 1_000
 """Layers of the deepest Transformer that was trained (DeepNet, arXiv 2203.00555); more take minutes to cut into stages."""

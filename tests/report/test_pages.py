@@ -23,7 +23,7 @@ from clustersim.pages.shell import ASSETS, embedded
 from clustersim.parallel.memory import Memory
 from clustersim.report.step_trace import inside
 from clustersim.simulation import simulate
-from clustersim.validate.shipped import TABLE
+from clustersim.validate.runs import PUBLISHED
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u2066" + "x" * 10_000
 
@@ -180,7 +180,7 @@ def test_the_slower_links_of_an_older_type_of_node_are_no_fault():
 
 
 def test_the_nearest_published_run_of_a_published_setup_is_that_run(result):
-    with TABLE.open(encoding="utf-8") as file:
+    with PUBLISHED.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     found = nearest(result.topology, result.job, len(rows))
     assert len(found) == len(rows)

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Callable, Mapping
 
 from documents import ROOT
+from validation_page import picture
 
 from clustersim.figures import canvas
 from clustersim.figures.bars import splits
@@ -11,8 +12,7 @@ from clustersim.figures.timeline import picture as timeline
 from clustersim.hardware.gpus import load as load_gpu
 from clustersim.simulation import simulate
 from clustersim.sweeps.evaluate import Files, Row, evaluate, load
-from clustersim.validate.markdown import picture
-from clustersim.validate.shipped import TABLE
+from clustersim.validate.runs import PUBLISHED
 
 IMAGES = ROOT / "docs/images"
 SLOW = {"faults": [{"gpu": 2, "slowdown": 1.5}]}
@@ -76,7 +76,7 @@ def slow_gpu() -> str:
 
 def trust() -> str:
     """Return forecasts against measured steps, of the table that is shipped."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     return picture({"runs": [outcome(row) for row in table]})
 

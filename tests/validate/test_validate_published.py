@@ -7,12 +7,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import validation_page
 
-from clustersim.validate import log, markdown, run
+from clustersim.validate import log, run
 from clustersim.validate.evaluate import evaluate
 from clustersim.validate.report import report
-from clustersim.validate.runs import read
-from clustersim.validate.shipped import TABLE
+from clustersim.validate.runs import PUBLISHED, read
 from clustersim.validate.strangers import Knowledge
 
 WORSE = 0.02
@@ -25,19 +25,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def found():
-    return {one.id: evaluate(one, view=Knowledge(one.publisher)) for one in read(TABLE)}
+    return {one.id: evaluate(one, view=Knowledge(one.publisher)) for one in read(PUBLISHED)}
 
 
 def recorded():
-    with TABLE.open(encoding="utf-8", newline="") as file:
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
         return {row["id"]: float(row["predicted_s"]) for row in csv.DictReader(file)}
 
 
 @pytest.mark.slow
 def test_every_shipped_run_has_a_public_source_and_is_simulated(found):
     assert 120 <= len(found) <= 180
-    assert len({one.publisher for one in read(TABLE)}) >= 23
-    assert all(one.source for one in read(TABLE))
+    assert len({one.publisher for one in read(PUBLISHED)}) >= 23
+    assert all(one.source for one in read(PUBLISHED))
     assert {one["id"]: one["reason"] for one in found.values() if one["status"] != "ok"} == {}
 
 
@@ -76,8 +76,8 @@ def test_readme_and_page_tell_the_same_and_the_page_is_short():
 
 
 def test_the_page_has_the_record_of_first_contacts():
-    assert markdown.first_contacts() == block("docs/validation.md", "contacts")
-    assert "a8f545ed" in markdown.first_contacts()
+    assert validation_page.first_contacts() == block("docs/validation.md", "contacts")
+    assert "a8f545ed" in validation_page.first_contacts()
 
 
 @pytest.mark.slow
@@ -88,6 +88,6 @@ def test_no_figure_of_the_page_is_older_than_the_code(tmp_path):
     asked = log.Question.of("validate", {}, {}, {})
     with log.opened(tmp_path / "out", asked) as kept:
         outcomes = run.simulate(runs, [], 1, kept)
-    assert markdown.publishers(
+    assert validation_page.publishers(
         report(outcomes[None], unseen=outcomes[run.UNSEEN], strangers=outcomes[run.STRANGER])
     ) == block("docs/validation.md", "publishers"), UPDATE

@@ -1,16 +1,18 @@
-"""Results of a validation as Markdown, for docs/validation.md and the README, and its picture as one SVG file."""
+"""What `scripts/update-validation` writes of a validation: Markdown for docs and README, a picture, and the shipped table."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from clustersim.report.calibration import WORDS
 from clustersim.validate import drawing
 from clustersim.validate.page import STYLE, known_errors, sentence, tables
+from clustersim.validate.runs import Run
 from clustersim.validate.statistics import FEWEST, compared
 
 FIRST_CONTACTS = Path(__file__).parent / "first_contacts.csv"
@@ -137,3 +139,25 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table whose first column is text."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+EACH = 4
+"""Largest number of runs per source."""
+LONGEST = 4_000
+"""Largest number of passes of a run, so that each takes seconds."""
+
+
+def chosen(runs: Sequence[Run], outcomes: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
+    """Yield the runs of the table: for every source that is simulated, EACH runs at equal steps through it."""
+    found: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if outcomes[run.id]["status"] == "ok" and _passes(run) <= LONGEST:
+            found[run.publisher].append(run)
+    for several in found.values():
+        count = min(len(several), EACH)
+        yield from (several[k * len(several) // count] for k in range(count))
+
+
+def _passes(run: Run) -> int:
+    """Return the number of forward passes of all stages of a replica."""
+    return (run.global_batch or 0) // ((run.dp or 1) * (run.micro_batch or 1)) * (run.pp or 1)
