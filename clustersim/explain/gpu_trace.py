@@ -227,8 +227,8 @@ def _summed(ran: Sequence[Ran], first: float, last: float, steps: int, on_gpu: b
         for key, total in sums.items():
             if getattr(one, key):
                 total[getattr(one, key)] += (one.end - one.start) / count
-    every = list(merged((one.start, min(one.end, last)) for one in ran))
-    computing = list(merged((one.start, min(one.end, last)) for one in ran if one.kind != "communication"))
+    every = merged((one.start, min(one.end, last)) for one in ran)
+    computing = merged((one.start, min(one.end, last)) for one in ran if one.kind != "communication")
     breaks = _gaps(every, first, last)
     return MeasuredStep(
         rank,

@@ -9,7 +9,7 @@ from clustersim.figures.charts import KINDS
 from clustersim.figures.cluster_layout import kind
 from clustersim.pages.cluster_picture import HIGH, LOW, LinkFigures, picture, slow_links
 from clustersim.report.folded_time import FoldedTime
-from clustersim.report.links import carried, ends, limiting_seconds, limits, link_bytes, tier_of
+from clustersim.report.links import ends, link_bytes, path_limits, tier_of
 from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
@@ -30,8 +30,7 @@ def network(result: StepResult) -> dict[str, object]:
     crossed = link_bytes(result.plan)
     capacity = np.where(topology.capacity > DEAD, topology.capacity, np.inf)
     use: Floats = crossed / capacity / result.record.end
-    sizes = carried(result.facts.path)
-    holds = limiting_seconds(sizes, limits(sizes, result.plan.network), topology)
+    _, holds = path_limits(result.facts.path, result.plan.network)
     figures = LinkFigures(use, holds, slow_links(topology))
     return {
         "figures": [list(row) for row in describe(topology)],

@@ -121,9 +121,8 @@ def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
     begin, end = shared.window
     if end <= begin:
         return None
-    one, two = (list(merged(_active(shared.jobs[i], link))) for i in (a, b))
-    common = overlaps(one, two)
-    return math.fsum(max(min(last, end) - max(first, begin), 0.0) for first, last in common) / (end - begin)
+    one, two = (_active(shared.jobs[i], link) for i in (a, b))
+    return common_seconds(one, two, shared.window) / (end - begin)
 
 
 def _active(one: JobSteps, link: int) -> set[Interval]:
@@ -166,33 +165,31 @@ def _intervals(step: Record, event: int, places: Iterable[int]) -> Iterator[Inte
         yield ends[2 * i], ends[2 * i + 1]
 
 
-def merged(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Yield the union of intervals, in ascending order and disjoint."""
-    begun: float | None = None
-    last = 0.0
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the union of intervals, in ascending order and disjoint."""
+    found = list[Interval]()
     for first, end in sorted(intervals):
-        if begun is None or first > last:
-            if begun is not None:
-                yield begun, last
-            begun, last = first, end
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
         else:
-            last = max(last, end)
-    if begun is not None:
-        yield begun, last
+            found.append((first, end))
+    return found
 
 
-def overlaps(one: list[Interval], two: list[Interval]) -> list[Interval]:
-    """Return the intersections of two lists of disjoint intervals in ascending order."""
-    result, i, j = [], 0, 0
-    while i < len(one) and j < len(two):
-        first, last = max(one[i][0], two[j][0]), min(one[i][1], two[j][1])
-        if last > first:
-            result.append((first, last))
-        if one[i][1] < two[j][1]:
-            i += 1
-        else:
-            j += 1
-    return result
+def common_seconds(one: Iterable[Interval], two: Iterable[Interval], window: Interval) -> float:
+    """Return the seconds of a window in which an interval of each of two sets is in progress. Intervals of a set may overlap."""
+    edges = [
+        (min(max(time, window[0]), window[1]), side, step)
+        for side, intervals in enumerate((one, two))
+        for interval in intervals
+        for time, step in zip(interval, (1, -1), strict=True)
+    ]
+    running, seconds, last = [0, 0], 0.0, window[0]
+    for time, side, step in sorted(edges):
+        seconds += (time - last) * all(running)
+        running[side] += step
+        last = time
+    return seconds
 
 
 COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,15 +31,6 @@ class Limit(NamedTuple):
     """Limiting links, all equally; each once."""
     seconds: float
     """Seconds per byte of the collective's size."""
-
-
-def carried(path: Path) -> dict[tuple[Variant, int], float]:
-    """Return {(collective, group cell): bytes} of the collectives and messages on the path."""
-    sizes: dict[tuple[Variant, int], float] = {}
-    for span in path:
-        for call, size in span.carried.items():
-            sizes[call] = sizes.get(call, 0.0) + size
-    return sizes
 
 
 def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit]:
@@ -79,15 +70,16 @@ def _limiting(t: Traffic, topology: Topology, groups: Ints) -> tuple[Ints, Ints,
     return group[slow], link[slow], slowest[group[slow]]
 
 
-def limiting_seconds(sizes: Mapping[tuple[Variant, int], float], found: Iterable[Limit], topology: Topology) -> Floats:
-    """Return for each link the seconds of the critical path in which bytes move at the rate that it allows.
-
-    `sizes` are the bytes on the path, from `carried`; `found` their limits.
-    """
-    total = np.zeros(len(topology.capacity))
+def path_limits(path: Path, network: Network) -> tuple[list[Limit], Floats]:
+    """Return the limits of the transfers on a path, and the seconds of the path in which each link sets a rate (links,)."""
+    sizes: dict[tuple[Variant, int], float] = {}
+    for span in path:
+        for call, size in span.carried.items():
+            sizes[call] = sizes.get(call, 0.0) + size
+    found, total = limits(sizes, network), np.zeros(len(network.topology.capacity))
     for one in found:
         total[one.links] += sizes[one.call] * one.seconds
-    return total
+    return found, total
 
 
 def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from clustersim.convert.chakra import NodeType, TraceSet
 from clustersim.engine.record import Record
 from clustersim.engine.replay import ReplayTasks
 from clustersim.report.breakdown import breakdown, critical_path, mean, of_path
-from clustersim.report.links import busiest, carried, limiting_seconds, limits
+from clustersim.report.links import busiest, path_limits
 from clustersim.report.path_shares import path_shares
 from clustersim.report.step_trace import StepTrace
 from clustersim.report.summary import cluster_facts
@@ -22,15 +22,15 @@ from clustersim.report.trace import by_cell, by_class
 from clustersim.report.trace_events import write_events
 from clustersim.topology.model import Topology
 from clustersim.units import duration
+from clustersim.writing import saving
 
 
 def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, record: Record) -> dict[str, Any]:
     """Return the summary as plain data; keys carry their units."""
     plan = record.plan
     path = critical_path(record)
-    sizes = carried(path)
-    limiting = limits(sizes, plan.network)
-    shares = path_shares(path, plan, topology, limiting, len(traces.nodes))
+    limits, limiting = path_limits(path, plan.network)
+    shares = path_shares(path, plan, topology, limits, len(traces.nodes))
     return {
         "name": traces.name,
         "cluster": cluster_facts(topology),
@@ -38,7 +38,7 @@ def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, record: Reco
         "breakdown_s": mean(breakdown(record), plan.size.tolist()),
         "critical_path_s": of_path(path),
         "critical_path": {key: shares[key] for key in ("by_stream_s", "by_link")},
-        "busiest_links": busiest(topology, _crossed(record), limiting_seconds(sizes, limiting, topology), record.end),
+        "busiest_links": busiest(topology, _crossed(record), limiting, record.end),
         "traces": {
             "ranks": len(traces.nodes),
             "nodes": sum(map(len, traces.nodes)),
@@ -88,4 +88,5 @@ def write_trace(path: Path, summary: dict[str, Any], record: Record) -> None:
     spans = by_cell(record.spans, range(len(record.plan.first)))
     trace = StepTrace(record, record.plan, spans, by_class(record.plan, spans))
     said = {key: summary[key] for key in ("name", "cluster", "step_time_s", "simulated")}
-    write_events(path, said, trace.events())
+    with saving(path) as file:
+        write_events(file, said, trace.events())

@@ -11,8 +11,8 @@ from clustersim.report.names import document
 from clustersim.report.step_trace import StepTrace
 from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
-from clustersim.report.trace import by_cell, by_class, chosen, of_ranks
-from clustersim.report.trace_events import pack_events, write_events
+from clustersim.report.trace import DrawnRank, by_cell, by_class, chosen
+from clustersim.report.trace_events import write_events
 from clustersim.writing import saving, write
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def put_result(
         write_json(place / SUMMARY, document(asked.command, summary))
         for name, table in tables.items():
             write_table(place / f"{name}.parquet", table)
-        write_events(place / "trace.json.gz", *trace)
+        with (place / "trace.json.gz").open("wb") as file:
+            write_events(file, *trace)
         for name, text in pages.items():
             write(place / name, text.encode())
 
@@ -98,9 +99,10 @@ def detailed_trace(
     node type; if empty, kernels are not drawn.
     """
     stage_of = stages_of(plan, summary)
-    kept = dict.fromkeys(range(len(plan.first)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist())
+    of = plan.network.cells.ranks.of
+    kept = dict.fromkeys(range(len(plan.first)) if ranks is None else of[list(ranks)].tolist())
     spans = by_cell(record.spans, sorted(kept))
-    drawn = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
+    drawn = by_class(plan, spans) if ranks is None else tuple(DrawnRank(rank, int(of[rank]), 1) for rank in ranks)
     shares = summary["predictor"]["clock_shares"].get(product_type(summary["parallelism"]["precision"]), {})
     held, families = memory_table(memory, record, stage_of), {} if ranks is None else families
     links, clock = _links(summary, plan), shares.get("share", 1.0)
@@ -118,7 +120,7 @@ def write_trace(
     shown = {"ranks": int(trace.plan.size.sum()), "ranks_shown": sum(one.ranks for one in trace.drawn)}
     facts = trace_facts(summary, question, {**shown, "kernels_shown": bool(trace.seconds)})
     with saving(path) as file:
-        return pack_events(file, facts, trace.events(progress))
+        return write_events(file, facts, trace.events(progress))
 
 
 def _links(summary: dict[str, Any], plan: Plan) -> list[int]:

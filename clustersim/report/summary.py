@@ -23,7 +23,7 @@ from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import Path, mean, of_path
 from clustersim.report.calibration import Expected, Kind, SoftwareLevel, expected
 from clustersim.report.interval import StepKernels
-from clustersim.report.links import busiest, carried, limiting_seconds, limits, link_bytes
+from clustersim.report.links import busiest, link_bytes, path_limits
 from clustersim.report.path_shares import path_shares
 from clustersim.report.trace import chosen, shown
 from clustersim.report.verdicts import band, idle_facts, not_modelled, verdict, warnings
@@ -65,9 +65,7 @@ def summary(
     """Return the summary as plain data; keys carry their units."""
     memory = memory_facts(topology, work.gpus, facts.memory)
     width = work.job.mesh.size // work.job.parallelism.pp
-    sizes = carried(facts.path)
-    found = limits(sizes, plan.network)
-    limiting = limiting_seconds(sizes, found, topology)
+    found, limiting = path_limits(facts.path, plan.network)
     return {
         "name": work.job.name,
         "cluster": cluster_facts(topology),

@@ -20,7 +20,6 @@ from clustersim.engine.flows import Flow
 from clustersim.engine.program import COMPUTE, READY, GroupCell, Span
 from clustersim.engine.record import Record
 from clustersim.engine.shape import Shape
-from clustersim.engine.times import Tasks
 from clustersim.report.trace_events import FIRST, Process, arrow_of, inner_flows, slice_of
 
 Arrow = tuple[str, list[tuple[int, int, float]]]
@@ -170,12 +169,6 @@ def by_class(plan: Plan, spans: Spans) -> tuple[DrawnRank, ...]:
     return tuple(DrawnRank(int(plan.first[cell]), cell, int(plan.size[cell])) for cell in spans)
 
 
-def of_ranks(plan: Plan, ranks: Sequence[int]) -> tuple[DrawnRank, ...]:
-    """Return the given ranks in order."""
-    of = plan.network.cells.ranks.of
-    return tuple(DrawnRank(rank, int(of[rank]), 1) for rank in ranks)
-
-
 def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> list[int]:
     """Return the rank cells that a trace of steps shows, in ascending order.
 
@@ -192,16 +185,11 @@ def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> l
 
 def _slices(record: Record) -> Ints:
     """Return the number of slices of each rank cell: one per span and one per flow inside."""
-    shape = record.shape
-    each = np.bincount(shape.event_rank, _pieces(record.tasks)[shape.event_task], shape.ranks)
-    found: Ints = (each + np.bincount(record.waits.rank[record.waited], minlength=len(each))).astype(np.int64)
-    return found
-
-
-def _pieces(tasks: Tasks) -> Ints:
-    """Return the number of slices of each task: its span and the flows inside."""
+    shape, tasks = record.shape, record.tasks
     flows = np.array([sum(place >= 0 for place in one.order) for one in tasks.timed] or [0])
-    found: Ints = 1 + flows[tasks.group[tasks.of_task]] * tasks.shape.computing
+    pieces = 1 + flows[tasks.group[tasks.of_task]] * shape.computing
+    each = np.bincount(shape.event_rank, pieces[shape.event_task], shape.ranks)
+    found: Ints = (each + np.bincount(record.waits.rank[record.waited], minlength=len(each))).astype(np.int64)
     return found
 
 

@@ -7,7 +7,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedWriter, TextIOWrapper
-from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -36,16 +35,10 @@ Process = int | str
 """Number of a process, or `NUMBER`."""
 
 
-def write_events(path: Path, facts: object, events: Iterable[str]) -> None:
-    """Write the gzipped trace of events, with `facts` as its metadata."""
-    with path.open("wb") as raw:
-        pack_events(raw, facts, events)
-
-
-def pack_events(raw: IO[bytes], facts: object, events: Iterable[str]) -> int:
+def write_events(raw: IO[bytes], facts: object, events: Iterable[str]) -> int:
     """Write a gzipped trace into an open file, as the events arrive, and return their number.
 
-    Each item of `events` is one event or several with `SEPARATOR` between them.
+    `facts` are its metadata. Each item of `events` is one event or several with `SEPARATOR` between them.
     """
     count, between = 0, ""
     with (

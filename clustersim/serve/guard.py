@@ -12,16 +12,18 @@ import hmac
 import ipaddress
 import socket
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY = 64 << 10
 """Largest size of a request's body in bytes."""
+TOO_LARGE = f"Too large: at most {BODY // 1024} KiB are read."
 BODY_SECONDS = 10.0
 """Seconds in which a body must arrive."""
 REQUESTS = 20.0, 100
@@ -99,12 +101,8 @@ class Guard:
                     out.setdefault(name, value)
             await send(message)
 
-        refused = self._refused(scope["method"], headers, client) or self._unauthorized(scope, headers, client)
-        body = refused or await _body(headers, receive)
-        if isinstance(body, bytes):
-            await self.app(scope, _replayed(body, receive), secured)
-        else:
-            await body(scope, receive, secured)
+        refused = self._refused(scope["method"], headers, client) or self._unauthorized(HTTPConnection(scope), client)
+        await (refused or self.app)(scope, _limited(receive), secured)
 
     def _refused(self, method: str, headers: Headers, client: str) -> Response | None:
         """Return the response to a request of another host, site or form, or of a flood; None if it is allowed."""
@@ -113,15 +111,18 @@ class Guard:
             return PlainTextResponse("Too many requests; wait a second.", 429, {"Retry-After": "1"})
         if not self._is_here(host):
             return PlainTextResponse("This server has another name; open the address that it printed.", 403)
-        if headers.get("origin", f"http://{host}") not in (f"http://{host}", f"https://{host}"):
-            return PlainTextResponse("Only pages of this server may send requests to it.", 403)
+        foreign = headers.get("origin", f"http://{host}") not in (f"http://{host}", f"https://{host}")
         opened = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not (
-            opened and headers.get("sec-fetch-dest") == "document"
+        if foreign or (
+            headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+            and not (opened and headers.get("sec-fetch-dest") == "document")
         ):
             return PlainTextResponse("Only pages of this server may send requests to it.", 403)
         if method == "POST" and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return PlainTextResponse("Send JSON, as application/json.", 415)
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:12]) > BODY:
+            return PlainTextResponse(TOO_LARGE, 413)
         return None
 
     def _is_here(self, host: str) -> bool:
@@ -130,21 +131,23 @@ class Guard:
         name = name.lower()
         if self.hosts is not None:
             return name in self.hosts
-        return name in LOOPBACK or name == socket.gethostname().lower() or _is_address(name)
+        with suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return name in LOOPBACK or name == socket.gethostname().lower()
 
-    def _unauthorized(self, scope: Scope, headers: Headers, client: str) -> Response | None:
+    def _unauthorized(self, request: HTTPConnection, client: str) -> Response | None:
         """Return the response to a client without the token: the login page for a page, else an error. None if it is known."""
-        if not self.token or scope["path"] == LOGIN or self._has_token(headers, client):
+        if not self.token or request.scope["path"] == LOGIN or self._has_token(request, client):
             return None
-        pages = scope["method"] == "GET" and self.door and "text/html" in headers.get("accept", "")
+        pages = request.scope["method"] == "GET" and self.door and "text/html" in request.headers.get("accept", "")
         return self.door if pages else PlainTextResponse("Show the token: Authorization: Bearer TOKEN.", 401)
 
-    def _has_token(self, headers: Headers, client: str) -> bool:
+    def _has_token(self, request: HTTPConnection, client: str) -> bool:
         """Return whether a request has the token, in its cookie or as `Authorization: Bearer`."""
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.admits(given.strip(), client)
-        return hmac.compare_digest(_cookies(headers).get(self.cookie, "").encode(errors="replace"), self.proof.encode())
+        return hmac.compare_digest(request.cookies.get(self.cookie, "").encode(errors="replace"), self.proof.encode())
 
     def admits(self, given: str, client: str) -> bool:
         """Return whether a token is right, in constant time. After several wrong ones a client must wait."""
@@ -161,56 +164,23 @@ class Guard:
         return hmac.new(self.token.encode(), b"clustersim serve", "sha256").hexdigest()
 
 
-def _is_address(name: str) -> bool:
-    """Return whether a name is an IP address."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _limited(receive: Receive) -> Receive:
+    """Return a receiver of a request that raises HTTPException for a body that is too large or does not end in time."""
+    due, size, more = asyncio.get_running_loop().time() + BODY_SECONDS, 0, True
 
-
-def _cookies(headers: Headers) -> Mapping[str, str]:
-    """Return {name: value} of the cookies of a request; empty if they cannot be read."""
-    try:
-        return {name: one.value for name, one in SimpleCookie(headers.get("cookie", "")).items()}
-    except CookieError:
-        return {}
-
-
-async def _body(headers: Headers, receive: Receive) -> bytes | Response:
-    """Return the body of a request, or the response that refuses it."""
-    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
-        return b""
-    too_large = PlainTextResponse(f"Too large: at most {BODY // 1024} KiB are read.", 413)
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:12]) > BODY:
-        return too_large
-    kept = b""
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            more = True
-            while more:
-                message = await receive()
-                kept += message.get("body", b"")
-                more = message.get("more_body", False)
-                if len(kept) > BODY:
-                    return too_large
-    except TimeoutError:
-        return PlainTextResponse("The request did not come to its end.", 408)
-    return kept
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that yields a body that was already read, then the rest of the stream."""
-    given = False
-
-    async def replay() -> Message:
-        """Return the body at first, then what the stream has."""
-        nonlocal given
-        if given:
+    async def limited() -> Message:
+        """Return the next part of the body; after its end, what the connection has."""
+        nonlocal size, more
+        if not more:
             return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        try:
+            async with asyncio.timeout_at(due):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, "The request did not come to its end.") from None
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+        if size > BODY:
+            raise HTTPException(413, TOO_LARGE)
+        return message
 
-    return replay
+    return limited

@@ -28,7 +28,7 @@ from clustersim.jobs import simulate as shared_cluster
 from clustersim.jobs.request import JobsRequest, PlacementRequest
 from clustersim.jobs.simulate import JobsResult, share
 from clustersim.model.operator import Collective
-from clustersim.report.jobs import merged, overlaps
+from clustersim.report.jobs import common_seconds, merged
 from clustersim.report.links import link_bytes
 from clustersim.simulation import run
 from clustersim.topology.model import Topology
@@ -383,10 +383,12 @@ def test_levels_follow_the_nodes_that_a_job_has(nodes, found):
 
 
 def test_unions_and_intersections_of_intervals():
-    one = list(merged([(3.0, 4.0), (0.0, 1.0), (0.5, 2.0), (4.0, 5.0)]))
-    assert one == [(0.0, 2.0), (3.0, 5.0)]
-    assert overlaps(one, [(1.0, 3.5), (4.5, 9.0)]) == [(1.0, 2.0), (3.0, 3.5), (4.5, 5.0)]
-    assert list(merged([])) == []
+    one = [(3.0, 4.0), (0.0, 1.0), (0.5, 2.0), (4.0, 5.0)]
+    assert merged(one) == [(0.0, 2.0), (3.0, 5.0)] and merged([]) == []
+    assert common_seconds(one, [(-9.0, 9.0)], (-1.0, 8.0)) == 2.0 + 2.0
+    assert common_seconds(one, [(1.0, 3.5), (4.5, 9.0)], (0.0, 9.0)) == 1.0 + 0.5 + 0.5
+    assert common_seconds(one, [(1.0, 3.5), (4.5, 9.0)], (1.5, 4.75)) == 0.5 + 0.5 + 0.25
+    assert common_seconds([], one, (0.0, 9.0)) == common_seconds(one, [], (0.0, 9.0)) == 0.0
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.1, 0.5, 0.9, 1.5])
