@@ -42,7 +42,8 @@ def memory(result: StepResult) -> Canvas:
     plot.frame("time in the step", "GiB", seconds, lambda value: f"{value:g}")
     _layers(plot, start, held)
     plot.line((0.0, capacity), (result.record.end, capacity), "#b3261e", dashed=True)
-    plot.note((result.record.end, capacity), f" {result.topology.gpu.name}: {capacity:.1f} GiB")
+    words = f" {result.topology.gpu.name}: {capacity:.1f} GiB"
+    plot.canvas.text(plot.at((result.record.end, capacity)), words, 12, anchor="start")
     return plot.canvas
 
 
@@ -54,19 +55,13 @@ def _layers(plot: Plot, start: Floats, held: dict[str, Floats]) -> None:
         if not values.any():
             continue
         top = ground + values
-        for first, end in _level(top, ground):
+        changes = np.flatnonzero(np.any(np.diff(np.stack([top, ground]), axis=1) != 0, axis=0)) + 1
+        for first, end in itertools.pairwise([0, *changes.tolist(), len(top)]):  # between them both edges are level
             box = (float(start[first]), float(top[first])), (float(start[end]), float(ground[first]))
             plot.box(*box, KIND_COLOURS[kind], f"{kind}: {values[first]:.2f} GiB")
             plot.line(box[0], (box[1][0], box[0][1]), width=0.6)
         last = plot.name_beside(float((top[-1] + ground[-1]) / 2), kind, last, KIND_COLOURS[kind])
         ground = top
-
-
-def _level(top: Floats, ground: Floats) -> Sequence[tuple[int, int]]:
-    """Return the ranges (first, end) of passes in which neither edge of a layer changes."""
-    change = np.flatnonzero(np.any(np.diff(np.stack([top, ground]), axis=1) != 0, axis=0)) + 1
-    edges = [0, *change.tolist(), len(top)]
-    return list(itertools.pairwise(edges))
 
 
 SMALLEST, LARGEST = 3.0, 16.0

@@ -96,10 +96,6 @@ class Plot:
         (x0, y0), (x1, y1) = self.at(upper_left), self.at(lower_right)
         self.canvas.bar((x0, y0), (x1 - x0, y1 - y0), fill, tip=tip)
 
-    def note(self, at: Coordinates, words: str) -> None:
-        """Write text to the right of a pair of values."""
-        self.canvas.text(self.at(at), words, 12, anchor="start")
-
     def name_beside(self, y: float, words: str, above: float, fill: str) -> float:
         """Write the name of a layer at the right edge, above the pixel `above`. Return its y in pixels."""
         down = min(self.at((self.x.low, y))[1], above - 17)

@@ -78,7 +78,8 @@ def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, ob
 
 def _distances(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, float]]:
     """Yield (property, doublings by which a run differs from a job in it)."""
-    yield "GPU", _other_gpu(topology, run)
+    known = _architecture(run.gpu) == topology.gpu.architecture
+    yield "GPU", 0.0 if run.gpu == topology.gpu.name else OTHER_GPU if known else OTHER_ARCHITECTURE
     wide = job.training.precision
     same = wide == run.precision or {wide, run.precision} <= {"fp16", "bf16"}
     yield "precision", 0.0 if same else OTHER_PRECISION
@@ -90,13 +91,6 @@ def _distances(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, fl
         yield name, 0.5 * _ratio(degree, getattr(run, name))
     tokens = (run.micro_batch or 1) * (run.seq or 1)
     yield "microbatch", 0.5 * _ratio(job.training.micro_batch * job.training.seq, tokens)
-
-
-def _other_gpu(topology: Topology, run: Run) -> float:
-    """Return the distance between the GPUs of a cluster and of a run."""
-    if run.gpu == topology.gpu.name:
-        return 0.0
-    return OTHER_GPU if _architecture(run.gpu) == topology.gpu.architecture else OTHER_ARCHITECTURE
 
 
 @cache

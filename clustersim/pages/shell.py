@@ -27,12 +27,13 @@ def policy(scripts: Sequence[str], more: str = "") -> str:
 def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mapping[str, object], more: str = "") -> str:
     """Return a page as HTML. `scripts` and `styles` are files in `assets/`, in order. `more` extends its policy."""
     style = "\n".join(_asset(name) for name in styles)
+    title = title.encode("utf-8", "backslashreplace").decode()  # a folder's name need not be Unicode
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts, more)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="generator" content="clustersim {__version__}">\n'
-        f"<title>{escape(_printable(title))}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         "<noscript><p>This page draws its data with scripts, which this browser does not run.</p></noscript>\n"
         f'<main id="page"></main>\n<script type="application/json" id="data">{embedded(data)}</script>\n'
         f"<script>{_script(scripts)}</script>\n</body>\n</html>\n"
@@ -49,11 +50,6 @@ def embedded(data: Mapping[str, object]) -> str:
     """Return data as JSON for a script element. No text in it can end the element or begin another."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _printable(text: str) -> str:
-    """Return text with characters that UTF-8 cannot encode written as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _asset(name: str) -> str:

@@ -22,8 +22,8 @@ MOST_SPANS, MOST_PARTS = 40_000, 60_000
 """Largest number of spans, and of parts of distinct passes, about 30 bytes each. Further ones are left out."""
 TICK = 1e-9
 """Seconds per unit of the page's times."""
-
-
+ABOVE = {COMPUTE: 0, HOST: 1}
+"""{stream: its drawing order}; communication is below computation and launches."""
 Numbers = dict[str, int]
 """{text: its number in the order of appearance}"""
 
@@ -40,7 +40,9 @@ def timeline(result: StepResult) -> dict[str, object]:
     order = _rows(result, spans)
     row_of = {cell: row for row, cell in enumerate(order)}
     kept = [(span, often) for span, often in zip(spans, critical, strict=True) if span.rank in row_of]
-    kept.sort(key=lambda one: (row_of[one[0].rank], _above(one[0].stream), one[0].stream, one[0].start, one[0].end))
+    kept.sort(
+        key=lambda one: (row_of[one[0].rank], ABOVE.get(one[0].stream, 2), one[0].stream, one[0].start, one[0].end)
+    )
     streams, kinds = Numbers(), Numbers()
     passes = _Passes(result)
     lanes, columns = [], _columns(kept, kinds, passes)
@@ -59,11 +61,6 @@ def timeline(result: StepResult) -> dict[str, object]:
         "passes": passes.found,
         "inside": list(passes.words),
     }
-
-
-def _above(stream: str) -> int:
-    """Return the drawing order of a stream: computation, launches, then communication."""
-    return {COMPUTE: 0, HOST: 1}.get(stream, 2)
 
 
 def _fold(fold: FoldedTime) -> dict[str, object] | None:

@@ -258,7 +258,8 @@ def check_target(target: Path, asked: Question | None = None) -> None:
             raise InputError(f"{target}: is a file, not a folder; {ELSEWHERE}")
         if (stranger := _stranger(real)) is not None:
             raise InputError(f"{target}: has files that do not belong to a result ({stranger}); {_NEW}")
-        if asked and _stands(real) and not _is_empty(real) and question(real) != asked.digest:
+        finished = _stands(real) and any(not unfinished(path.name) for path in real.iterdir())
+        if asked and finished and question(real) != asked.digest:
             what = "a mounted file system" if os.path.ismount(real) else "the working folder"
             raise InputError(f"{target}: is {what}, which cannot be replaced; name a folder inside with --out")
         check_parent(real / MANIFEST if _stands(real) else real, str(target), ELSEWHERE)
@@ -379,11 +380,6 @@ def _replace(new: Path, target: Path, aside: Path) -> None:
         target.rename(aside / target.name)
     new.rename(target)
     aside.rename(aside.with_name("replaced"))
-
-
-def _is_empty(folder: Path) -> bool:
-    """Return whether a folder has nothing but unfinished work."""
-    return all(unfinished(path.name) for path in folder.iterdir())
 
 
 def write_json(path: Path, data: Any) -> None:

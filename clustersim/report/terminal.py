@@ -131,7 +131,11 @@ def lines(
     """
     if brief:
         return [*_head(summary, look, False)[:4], *_warned(summary, look)]
-    known = (_memory(summary), link_lines(summary), _how(summary, took)) if verbose else (_caveats(summary),)
+    known = [_memory(summary), link_lines(summary), _how(summary, took)]
+    if not verbose:
+        interval = summary["step_time_interval"].split(" (")[0].split("; ")[0]
+        kernels = f"kernels: {summary['predictor']['name']}; interval: {interval}"
+        known = [[*folded(kernels), *left_out(summary)]]
     return paragraphs(
         _head(summary, look, verbose), _warned(summary, look), where_it_goes(summary), *known, _settings(summary)
     )
@@ -334,12 +338,6 @@ def link_lines(summary: dict[str, Any]) -> list[str]:
         *folded("busiest link of each tier, and its share of the step; those first that limit the critical path"),
         *_rows(rows),
     ]
-
-
-def _caveats(summary: dict[str, Any]) -> list[str]:
-    """Return two lines on the basis of the numbers and their omissions. --verbose has the details."""
-    interval = summary["step_time_interval"].split(" (")[0].split("; ")[0]
-    return [*folded(f"kernels: {summary['predictor']['name']}; interval: {interval}"), *left_out(summary)]
 
 
 def left_out(summary: dict[str, Any]) -> list[str]:

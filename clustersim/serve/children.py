@@ -143,7 +143,8 @@ class Children:
         if code == 0:
             child.state = "done"
         elif not child.stopping.is_set():
-            child.state, child.error = "failed", said or _silent(code)
+            silent = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            child.state, child.error = "failed", said or silent
             if late or code == -signal.SIGXCPU:
                 limit = self.limits.seconds
                 child.error = f"took longer than the {limit} s that the server allows; raise --seconds"
@@ -160,11 +161,6 @@ class Children:
             env=_environment(os.environ),
             start_new_session=True,
         )
-
-
-def _silent(code: int) -> str:
-    """Return the message for a process that ended without output. A negative `code` is a signal."""
-    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def working_folder(results: Path) -> Path:

@@ -6,9 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from clustersim.arrays import Floats
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.statistics import errors
 
@@ -107,18 +104,12 @@ def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return the rank correlation of two lists, ties at their mean rank; None if all values of one list are equal."""
-    one, two = _ranks(first), _ranks(second)
-    if one.std() == 0 or two.std() == 0:
+    import polars as pl
+
+    if min(len(set(first)), len(set(second))) < 2:
         return None
-    return float(np.corrcoef(one, two)[0, 1])
-
-
-def _ranks(values: Sequence[float]) -> Floats:
-    """Return the rank of each value, equal ones at their mean rank."""
-    ordered = np.sort(values)
-    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    result: Floats = (below + up_to - 1) / 2
-    return result
+    ranks = pl.corr("first", "second", method="spearman")
+    return float(pl.DataFrame({"first": first, "second": second}).select(ranks).item())
 
 
 def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:

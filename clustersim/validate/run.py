@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from clustersim.config.topology import NCCL_ALGORITHMS
@@ -31,8 +30,6 @@ ForecastTask = tuple[Ablation | None, Run, Knowledge]
 Tracked = Iterator[tuple[int, Outcome]]
 ShowOutcomes = Callable[[Tracked, int], Tracked]
 """Function that passes outcomes on as they finish, of a total number, and may show progress."""
-WAVE = 4096
-"""Number of runs given to the workers at a time."""
 
 
 def load(paths: Sequence[Path]) -> list[Run]:
@@ -154,18 +151,12 @@ def _name(version: Ablation | None) -> str:
 def _each(tasks: Sequence[ForecastTask], workers: int, engine: Engine) -> Tracked:
     """Yield (index, outcome); runs of one cluster are adjacent, so that it is built once."""
     clusters = [(run.gpu, run.num_gpus or 0) for _, run, _ in tasks]
-    order = sorted(range(len(tasks)), key=clusters.__getitem__)
     evaluate_one = partial(_evaluate, engine=engine)
     if workers == 1 or len(tasks) == 1:
-        for index in order:
+        for index in sorted(range(len(tasks)), key=clusters.__getitem__):
             yield index, evaluate_one(tasks[index])
-        return
-    waiting = iter(order)
-    while wave := list(islice(waiting, WAVE)):
-        parts = [tasks[i] for i in wave], workers, [clusters[i] for i in wave]
-        with closing(spread(evaluate_one, *parts)) as rows:  # type: ignore[type-var]
-            for place, outcome in rows:
-                yield wave[place], outcome
+    else:
+        yield from spread(evaluate_one, tasks, workers, clusters)
 
 
 def _evaluate(task: ForecastTask, engine: Engine) -> Outcome:
