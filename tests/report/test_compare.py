@@ -43,16 +43,6 @@ def test_differences_are_the_keys_that_were_changed_and_no_default(results):
     }
 
 
-def test_results_whose_names_begin_alike_are_told_apart_above_columns(results, call):
-    names = [f"results-of-a-long-night-{split}" for split in "ab"]
-    results(names[0], "--tp", "4", "--pp", "2")
-    results(names[1], *FASTER)
-    code, out, _ = call("compare", *names)
-    first, second, *rest = out.splitlines()
-    assert (code, first.split()[0], second.split()[0]) == (0, *names)
-    assert [line.split()[-3:] for line in rest if line.startswith("where")] == [["…a", "…b", "change"]] * 2
-
-
 @pytest.mark.parametrize(
     ("names", "columns"),
     [

@@ -6,7 +6,6 @@ import gzip
 import json
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import polars as pl
 import pytest
@@ -134,14 +133,6 @@ def test_compute_slices_of_the_trace_are_the_spans(stored):
     computed = [e for e in events(folder)["traceEvents"] if e["ph"] == "X" and e["tid"] == 1]
     assert len(computed) == len(spans.filter(pl.col("end_s") > pl.col("start_s")))
     assert sum(e["dur"] for e in computed) / 1e6 == pytest.approx((spans["end_s"] - spans["start_s"]).sum(), rel=1e-6)
-
-
-def test_a_rank_computes_one_thing_at_a_time(stored):
-    _, folder = stored
-    spans = pl.read_parquet(folder / "spans.parquet").filter(pl.col("stream") == "compute").sort("rank", "start_s")
-    for _, own in spans.group_by("rank"):
-        rows = own.sort("start_s").select("start_s", "end_s").rows()
-        assert all(a[1] <= b[0] for a, b in pairwise(rows))
 
 
 COLUMNS = {

@@ -16,6 +16,7 @@ from clustersim.costs.bill import rates
 from clustersim.costs.figures import load
 from clustersim.engine.program import COMPUTE
 from clustersim.model.kernel import Kernel
+from clustersim.pages import sweep
 from clustersim.pages.network import KINDS, network
 from clustersim.pages.published import nearest
 from clustersim.pages.run import SCRIPTS, STYLES, run_data, run_page
@@ -216,11 +217,12 @@ def test_a_page_asks_nobody_for_anything(result):
     assert "default-src 'none'" in page
 
 
-@pytest.mark.parametrize("name", sorted({*SCRIPTS, *STYLES}))
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *STYLES, *sweep.SCRIPTS, *sweep.STYLES}))
 def test_the_files_of_a_page_are_read_by_people(name):
     text = (ASSETS / name).read_text(encoding="utf-8")
     assert len(text.splitlines()) < 300
     assert "innerHTML" not in text and "eval(" not in text and "document.write" not in text
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
 def test_a_report_is_written_with_the_run_or_afterwards_and_is_the_same(tmp_path, call):

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from clustersim import writing
-from clustersim.errors import DiskFullError, InputError
-from clustersim.files import keeping_inputs, read_text
+from clustersim.errors import DiskFullError
 from clustersim.report import names, store
 from clustersim.report.store import Question
 from clustersim.sweeps import log
@@ -84,16 +83,6 @@ def test_an_empty_working_folder_takes_a_result_and_the_same_again_but_no_other(
     assert all(path.read_bytes() == (Path("../named") / path.name).read_bytes() for path in Path().iterdir())
     said = refused(call, *RUN, "--pp", "2", "--out", ".", "--force")
     assert ".: is the working folder, which cannot be replaced; name a folder inside with --out" in said
-
-
-def test_an_empty_working_folder_takes_a_sweep_which_goes_on(call):
-    asked = ("sweep", *RUN[1:], "--micro-batch", "1,2", "--workers", "1", "--out", ".")
-    code, out, err = call(*asked)
-    assert (code, err) == (0, "")
-    code, out, err = call(*asked)
-    assert (code, err) == (0, "")
-    assert "2 of 2 points were simulated, 2 of them before" in out
-    assert sorted(path.name for path in Path().iterdir()) == ["manifest.json", "points.jsonl", "points.parquet"]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -232,18 +221,6 @@ def test_what_is_hashed_and_given_to_workers_is_what_was_read(tmp_path, monkeypa
     assert manifest["inputs"]["workload"]["sha256"] == hashlib.sha256(before).hexdigest()
 
 
-def test_a_file_is_read_once(tmp_path):
-    path = tmp_path / "a"
-    path.write_text("one")
-    with keeping_inputs() as read:
-        assert read_text(path) == "one"
-        path.write_text("two")
-        assert read_text(path) == "one"
-        with keeping_inputs(dict(read)):
-            assert read_text(path) == "one"
-    assert read_text(path) == "two"
-
-
 def test_files_that_inputs_name_count_too(call):
     text = Path(ROOT / "clustersim/hardware/gpus/h100-sxm.yaml").read_text().replace("name: h100-sxm", "name: mine")
     text = "\n".join(line for line in text.splitlines() if not line.startswith("aliases"))
@@ -366,11 +343,3 @@ def test_another_result_that_appears_meanwhile_is_not_replaced(tmp_path):
     one, two = Question("run", options={"a": 1}), Question("run", options={"a": 2})
     assert store.put(tmp_path / "x", one, late) == tmp_path / "x-2"
     assert (store.question(tmp_path / "x"), store.question(tmp_path / "x-2")) == (two.digest, one.digest)
-
-
-def test_names_that_no_result_has_are_a_mistake(tmp_path):
-    with pytest.raises(ValueError, match=r"store\.NAMES"):
-        store.put(tmp_path / "x", Question("run"), lambda place: (place / "new.txt").write_text("") and None)
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(InputError):
-        store.put(Path("/proc/none"), Question("run"), lambda place: None)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from summary_cases import simulate
 
 from clustersim.config.yaml import parse
-from clustersim.engine.program import Span
 from clustersim.errors import OutOfMemoryError
 from clustersim.hardware import gpus
 from clustersim.model.kernel import gemm
@@ -24,7 +23,7 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_workload
 from clustersim.parallel.nearby import nearby
 from clustersim.predictors.clocks import shares_of
-from clustersim.report.breakdown import mean, of_path
+from clustersim.report.breakdown import mean
 from clustersim.report.terminal import lines
 from clustersim.report.verdicts import BANDS, WORDS, band, limit, verdict
 from clustersim.simulation import Simulator, run
@@ -40,16 +39,6 @@ def head(result):
 
 def test_the_mean_counts_every_rank_that_a_cell_stands_for():
     assert mean([{"compute": 1.0, "ep": 4.0}, {"compute": 3.0}], [3, 1]) == {"compute": 1.5, "ep": 3.0}
-
-
-def test_the_path_counts_messages_and_collectives_as_their_kind():
-    def span(stream, kind, start, end):
-        return Span(0, stream, kind, 0, 0, start, start, end, None, None)
-
-    path = [span("compute", "F", 0, 1), span("p2p-forward", "send", 1, 3), span("edp", "all_reduce", 3, 6)]
-    path = [*path, span("compute", "optimizer", 6, 10)]
-    found = of_path(path)
-    assert {k: v for k, v in found.items() if v} == {"compute": 1.0, "pp": 2.0, "dp": 3.0, "optimizer": 4.0}
 
 
 def test_computation_stays_when_a_cable_breaks_and_communication_takes_the_rest():

@@ -5,9 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clustersim.errors import InputError
 from clustersim.figures.canvas import svg
-from clustersim.figures.files import write
 from clustersim.figures.timeline import ROWS, picture
 from clustersim.simulation import simulate
 
@@ -104,15 +102,3 @@ def test_a_title_is_escaped_and_what_is_left_out_is_said():
     left_out = len(result.plan.first) - ROWS
     assert left_out > 0
     assert any(f"{left_out:,} more classes" in text for text in texts)
-
-
-def test_the_same_record_gives_the_same_bytes_in_a_file(pipeline, tmp_path):
-    write(tmp_path / "a.svg", picture(pipeline.record, pipeline.plan))
-    write(tmp_path / "b.svg", picture(pipeline.record, pipeline.plan))
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-
-
-def test_a_place_that_cannot_be_written_is_an_input_error(pipeline, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        write(tmp_path / "file" / "x.svg", picture(pipeline.record, pipeline.plan))
