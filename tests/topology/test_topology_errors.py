@@ -39,20 +39,13 @@ DEAD = ", ".join(f"{{{part}, dead: true}}" for part in ("node: 0", "node: 1", "n
 NIC0, NIC1 = "{a: 'nic[0]', b: s0, rate: 1GB/s}", "{a: 'nic[1]', b: s1, rate: 1GB/s}"
 
 CASES = {
-    "cluster: {nodes: 1, node: hgx-h100, nod: 2}": "1: unknown key 'nod'; did you mean",
-    "nodes: {}": "1: cluster is missing",
-    "cluster: {node: hgx-h100}": "1: cluster.nodes is missing",
-    "cluster: {nodes: -1, node: hgx-h100}": "1: cluster.nodes: -1 must be at least 1",
     "cluster: {nodes: 10000000, node: hgx-h100}": "1: 80000000 GPUs; at most 2097152",
     "cluster: {nodes: 1, node: hgx-h10}": "1: unknown node type 'hgx-h10'; did you mean 'hgx-h100'?",
     "cluster: {nodes: 1, node: [1]}": "1: must be the name of a node type",
     "cluster: {nodes: 1, node: a}\nnodes:\n  a: {extends: b}\n  b: {extends: a}": "4: extends itself",
     "cluster: {nodes: 1, node: {extends: [a]}}": "1: unknown node type",
     "cluster:\n  nodes: 1\n  node:\n    extends: hgx-h100\n    gpus: {model: h100-sx}": "5: unknown GPU 'h100-sx'",
-    tree("[{radix: 64}]").replace("400Gb/s", "400"): "2: 400 has no unit",
-    tree("[{radix: 64}]").replace("400Gb/s", "0Gb/s"): "2: must be greater than 0",
     NODE: "1: 4 nodes need a network between them; add `fabric:`",
-    NODE + "fabric: {kind: fattree}": "2: did you mean 'fat_tree'?",
     NODE
     + "fabric: {tiers: []}": "2: fabric.kind is missing; add one of dragonfly, dragonfly_plus, explicit, fat_tree, grid",
     tree("[]"): "2: fabric.tiers: has 0 entries; write 1 to 5",
@@ -68,7 +61,6 @@ CASES = {
     tree("[{name: nic, radix: 64}]"): "2: 'nic' is not a valid tier name",
     tree("[{radix: 64}]", ", rails: 3"): "2: rails: 3 do not divide the 8 NICs",
     tree("[{radix: 64}]", ", rails: {a: 1}"): "2: is not known; write none, optimized",
-    "cluster: {nodes: 1, node: {extend: hgx-h100}}": "1: did you mean 'extends'?",
     tree("[{radix: 64}]", ", rails: some"): "2: 'some' is not known; write none, optimized, or a number",
     tree("[{radix: 64}]", ", scalable_unit: 4"): "2: scalable_unit is about rails",
     tree(
@@ -76,7 +68,6 @@ CASES = {
     ): "2: 4 nodes a rail do not fit into the 1 ports down",
     tree("[{radix: 64}]").replace("400Gb/s", "400Gb/s, cable: [1m, 2m]"): "2: 2 cable lengths for 1 tiers",
     tree("[{radix: 64}]", ", routing: {qps: 4}"): "2: qps is for `mode: ecmp`",
-    tree("[{radix: 64}]", ", routing: {mode: ospf}"): "2: fabric.routing.mode: ospf is not known",
     "cluster: {nodes: 1, node: {extends: hgx-a100, nics: {rate: 400Gb/s}}}": "1: more than the 31.5 GB/s of host.pcie gen4x16",
     "cluster: {nodes: 1, node: {extends: hgx-a100, nics: {count: 16}}}": "1: 16 NICs for 8 GPUs",
     "cluster: {nodes: 2, node: {gpus: {model: h100-sxm, count: 8}}}": "1: several nodes need NICs",
@@ -113,7 +104,6 @@ CASES = {
     tree("[{radix: 64}]") + "faults: [{node: 4, slowdown: 2}]": "3: there is no node 4; they are 0 to 3",
     fabric("{kind: torus, dims: [2, 3], " + LINK + "}"): "2: 2 × 3 = 6 positions for 4 nodes",
     fabric("{kind: torus, dims: [], " + LINK + "}"): "2: fabric.dims: has 0 entries; write 1 to 6",
-    fabric("{kind: torus, dims: [0, 4], " + LINK + "}"): "2: 0 must be at least 1",
     fabric(
         "{kind: torus, dims: [1000000, 1000000, 1000000], " + LINK + "}"
     ): "2: 1000000000000000000 positions for 4 nodes",
@@ -122,8 +112,6 @@ CASES = {
     ): "2: 3 cable lengths for 2 dimensions",
     fabric("{kind: torus, dims: [5000], " + LINK + "}", NODE.replace("4", "5000", 1)): "2: a ring of 5000 is too long",
     fabric("{kind: grid, dims: [{kind: ring, size: 3, rate: 1GB/s}]}"): "2: 3 = 3 positions for 4",
-    fabric("{kind: grid, dims: [{kind: ring, size: 4}]}"): "2: fabric.dims.0.rate is missing",
-    fabric("{kind: grid, dims: [{kind: rong, size: 4, rate: 1GB/s}]}"): "2: fabric.dims.0.kind: rong is not known",
     fabric("{kind: dragonfly, a: 2, p: 1, h: 1, " + LINK + "}"): "2: a · p · groups = 2 · 1 · 3 = 6 ports for 32 NICs",
     fabric(
         "{kind: dragonfly, a: 2, p: 8, h: 1, groups: 9, " + LINK + "}"
@@ -153,11 +141,7 @@ CASES = {
     "fabric: {kind: rail_only, tiers: [{radix: 64}], link: {rate: 1GB/s}}": (
         "1: need links between the GPUs of a node to change rails over"
     ),
-    tree("[{radix: 64}]", ", planes: 0"): "2: fabric.planes: 0 must be at least 1",
-    tree("[{radix: 64}]", ", reduction: nvls"): "2: write 'none' or 'sharp'",
-    tree("[{name: port, radix: 64}]"): "2: 'port' is not a valid tier name",
     inside("{kind: ring, link: 1GB/s}", 1): "1: scale_up.kind: a ring of one GPU joins nothing",
-    inside("{kind: mesh, link: 1GB/s}", 1): "1: a mesh of one GPU joins nothing; write none",
     inside("{kind: ring, link: 1GB/s}", 5000): "1: a ring of 5000 GPUs is too long",
     inside("{kind: mesh, link: 1GB/s}", 100_000): "1: links are too many",
     inside("{kind: torus, shape: [3, 2], link: 1GB/s}", 8): "1: scale_up.shape: 3 × 2 is not the 8 GPUs",
@@ -174,8 +158,6 @@ CASES = {
     tree("[{radix: 64}]")
     + "faults: [{link: 'nic[1]', dead: true}, {link: 'nic-up[1]', dead: true}]": "3: nic-up[1] has 0 cables alive, not 1",
     f"{NODE}fabric: {{kind: switch}}\nfaults: [{DEAD}]": "3: all 4 nodes are dead; let at least one live",
-    "cluster: {nodes: 2, node: {extends: hgx-h100, nics: {rate: 0GB/s, attach: integrated}}}": "1: must be greater than 0",
-    tree("[{radix: 64}]") + "faults: [{gpu: 1, slowdown: -2}]": "3: must be at least 1",
 }
 
 
