@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from clustersim.collectives import all_to_all
 from clustersim.collectives.all_to_all import all_pairs_loads
-from clustersim.collectives.idle import loads
 from clustersim.collectives.loads import PhaseLoads, bounds, pair_loads
-from clustersim.collectives.model import AllPairs, Group, phases
+from clustersim.collectives.model import AllPairs
 from clustersim.config.yaml import parse
 from clustersim.engine.network import Tenant, demand, folded
 from clustersim.engine.traffic import Family
@@ -127,15 +126,6 @@ def test_all_bytes_of_a_link_come_through_its_feeders(fabric, fault):
                 assert of[crossed] & way or len(topology.capacity) in of[crossed]
 
 
-def test_what_comes_from_the_nics_of_a_leaf_cannot_fill_its_links_up():
-    topology = cases.cluster("bundles", "none", "nvswitch")
-    found = all_pairs_loads(topology, np.arange(32)[None], AllPairs(31, *WEIGHTS["even"](32)))
-    tiers = {tier.name: tier for tier in topology.tiers}
-    for (link, feeder), leaf, nic in zip(found.feeders, ("leaf-up", "leaf-down"), ("nic-up", "nic-down"), strict=True):
-        fed = feeder[link == tiers[leaf].first] - tiers[nic].first
-        assert fed.tolist() == [0, 1, 2, 3]
-
-
 VARIANTS = {
     "adaptive": LARGE,
     "static": LARGE.replace("mode: adaptive", "mode: dmodk"),
@@ -206,12 +196,3 @@ def test_too_many_different_routes_are_refused():
         "the routing and the faults of this cluster give the pairs of an all-to-all 117964800 different routes, more than "
         "8388608 at once; use smaller groups, or adaptive routing"
     )
-
-
-def test_small_groups_are_loaded_pair_by_pair():
-    """Their feeders are the narrowest links of each way."""
-    topology = cases.cluster("bundles", "none", "nvswitch")
-    [phase] = phases("direct", "all_to_all", Group(32, (32,)))
-    ranks = np.arange(32)[None]
-    one, other = loads(topology, ranks, phase), pair_loads(topology, ranks, phase.pairs())
-    assert all(np.array_equal(a, b) for a, b in zip(one[:4], other[:4], strict=True))

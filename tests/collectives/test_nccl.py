@@ -18,7 +18,7 @@ from clustersim.collectives.nccl import graphs, p2p, request, table
 from clustersim.collectives.nccl.choose import FILES, choose, collective_seconds, file_of, why
 from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.measured_latency import tree_bytes_in_flight
-from clustersim.collectives.nccl.shape import CommunicatorShape, ordered, shape, shapes
+from clustersim.collectives.nccl.shape import CommunicatorShape, shape
 from clustersim.collectives.nccl.table import considered
 from clustersim.collectives.nccl.tuner import tune
 from clustersim.config.yaml import parse
@@ -430,16 +430,6 @@ def test_all_to_all_of_a_large_torus_is_its_bisection():
     assert found.algbw == pytest.approx(25e9, rel=0.03)
 
 
-def test_shapes():
-    four = cluster(nodes=4)
-    assert shape(four, np.arange(32)) == CommunicatorShape(4, 32, 8, 8, True)
-    assert shape(four, np.arange(3, 32, 8)) == CommunicatorShape(4, 4, 1, 1, True)
-    assert shape(four, np.array([0, 8, 9])) == CommunicatorShape(2, 3, 2, 1, False, sizes=(1, 2))
-    assert shape(four, np.array([0, 1, 10, 11])) == CommunicatorShape(2, 4, 2, 2, True)
-    assert shape(four, np.arange(8)) == CommunicatorShape(1, 8, 8, 0, True)
-    assert shape(four, ordered(np.array([8, 0, 9, 1]))).group == model.Group(4, (2, 2))
-
-
 SHARP = "needs SHARP between nodes"
 FORCED = [
     ("all_gather", 1, ("tree",), {}, "does no all_gather"),
@@ -565,23 +555,6 @@ def test_laws(preset, nodes, op, size, more):
     if nodes > 1 and op in ("all_gather", "reduce_scatter"):
         away = (one.ranks - one.per_node) / one.ranks  # of the array comes in, and goes out, over a node's NICs
         assert small.rate_bytes_per_s * away <= topology.node.nic * topology.node.nics * (1 + 1e-9)
-
-
-def test_shapes_of_a_family_of_groups():
-    """Data parallelism over 16 nodes of 8: alike; groups of neighbours that straddle a node: not."""
-    topology = cluster(nodes=16)
-    across = np.arange(128).reshape(16, 8).T
-    found, which = choices_of(topology, across)
-    assert found == (CommunicatorShape(16, 16, 1, 1, True),)
-    assert which.tolist() == [0] * 8
-    found, which = choices_of(topology, np.arange(120).reshape(-1, 6))
-    assert len(found) == 3
-    assert {one.nodes for one in found} == {1, 2}
-    assert which.tolist()[:4] == which.tolist()[4:8]
-
-
-def choices_of(topology, ranks):
-    return shapes(topology, ordered(ranks))
 
 
 def test_a_transport_has_its_own_latency_which_the_tuner_knows_of_efa_alone():

@@ -150,13 +150,6 @@ def test_regression_recovers_the_rates(data):
     assert weights.classes["memory"]["fraction"] > 0.7
 
 
-def test_nonnegative_regression():
-    rng = np.random.default_rng(0)
-    design = rng.random((50, 3))
-    np.testing.assert_allclose(linear_learner.nonnegative(design, design @ [1.0, 0.0, 2.0]), [1, 0, 2], atol=1e-9)
-    assert (linear_learner.nonnegative(design, -design.sum(axis=1)) == 0).all()
-
-
 def test_leaving_a_generation_out_leaves_no_row_of_it(data):
     groups = dataset.generations(dataset.splits(data, 0)["half/linear"].train)
     assert list(groups) == ["ampere", "hopper"]
