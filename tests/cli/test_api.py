@@ -119,7 +119,6 @@ DEEP["deeper"] = DEEP
     ("workload", "message"),
     [
         (changed("model", "layers", to=0), "workload['model']['layers']: model.layers: 0 must be at least 1"),
-        (changed("model", "layers", to=2.5), "workload['model']['layers']: model.layers: 2.5 must be a whole number"),
         (changed("model", "layers", to=float("nan")), "workload['model']['layers']: not a finite number"),
         (
             changed("model", "layers", to=10**5000),
@@ -137,7 +136,6 @@ DEEP["deeper"] = DEEP
         ),
         (changed("model", to={3: 1}), "workload['model']: the key 3 is not text"),
         (changed("model", to=[DEEP]), "levels; give fewer"),
-        (changed("model", to=4), "workload['model']: model: 4 must be a mapping of keys"),
         ({"cluster": {}}, "workload['cluster']: this is a topology, not a workload"),
         ({}, "workload: name is missing; add it"),
         (7, "workload: 7 is none; give a file, a shipped name, a mapping, or what cs.load_workload returns"),

@@ -85,14 +85,6 @@ def test_version(call):
     assert call("--version") == (0, f"clustersim {__version__}\n", "")
 
 
-def test_help_names_every_command_and_its_options(call):
-    code, out, err = call()
-    assert (code, err) == (0, "")
-    for command in ("run", "jobs", "share", "show", "schedule", "kernels", "sweep"):
-        assert command in out
-        assert call(command, "--help")[0] == 0
-
-
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory) -> dict:
     command = [sys.executable, "-m", "clustersim", *RUN, "--set", "training.recompute=selective", "--json"]
@@ -148,13 +140,6 @@ def test_memory_adds_up(summary):
     assert totals == pytest.approx([m["total_bytes"] for m in memory["by_pipeline_rank"]], rel=1e-12)
     assert memory["peak_bytes"] == max(m["total_bytes"] for m in memory["by_pipeline_rank"])
     assert memory["fits"] == (memory["verdict"] == "likely")
-
-
-@pytest.mark.parametrize(
-    "command", [RUN, ["sweep", NODE, JOB, "--tp", "2", "--workers", "1", "--predictor", "roofline"]]
-)
-def test_quiet_prints_nothing(call, command):
-    assert call(*command, "--quiet") == (0, "", "")
 
 
 def test_plain_text_when_the_output_is_no_terminal(call):

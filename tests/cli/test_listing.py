@@ -11,7 +11,6 @@ from typing import get_args
 
 import pytest
 
-from clustersim import plugins
 from clustersim.cli.listing import What
 
 COMMANDS = (
@@ -39,14 +38,6 @@ def test_a_list_has_a_line_for_each_name_and_says_what_it_is(call, what):
     rows = json.loads(call("list", what, "--json")[1])[what]
     assert [row["name"] for row in rows] == [line.split()[0] for line in lines]
     assert all(row.get("what", "x") for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("room", "attribute"), [("topology", "build"), ("schedules", "build"), ("placements", "place")]
-)
-def test_only_plugins_are_listed(room, attribute):
-    for name in plugins.names(f"clustersim.{room}"):
-        assert callable(plugins.load(f"clustersim.{room}", name, attribute))
 
 
 def test_the_list_of_topologies_counts_nodes_and_gpus(call):
@@ -105,29 +96,6 @@ def test_an_option_that_cannot_be_read_is_named_with_its_value(call, arguments, 
     assert (code, out) == (2, "")
     assert err.startswith(f"clustersim: {sentence}")
     assert err.count("\n") == 1
-
-
-def test_predict_takes_the_name_of_a_shipped_workload(call):
-    code, out, err = call("predict", "gpt3_2.7b", "--gpu", "h100", "--predictor", "roofline", "--json")
-    assert (code, err) == (0, "")
-    assert json.loads(out)["model"] == "gpt3-2.7b"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "kernels gpt3_2.7b",
-        "predict gpt3_2.7b --gpu h100 --predictor roofline --per-kernel",
-        "lab show",
-        "show superpod_h100_128",
-        "show --schedule interleaved --chunks 2",
-        "list gpus",
-    ],
-)
-def test_no_line_ends_in_a_blank(call, arguments):
-    code, out, _ = call(*arguments.split())
-    assert code == 0
-    assert [line for line in out.splitlines() if line != line.rstrip()] == []
 
 
 def test_one_is_singular(call):

@@ -29,13 +29,6 @@ def test_names_are_the_files_of_the_room(room: str) -> None:
         assert not name.startswith("_")
 
 
-def test_a_name_that_is_no_identifier() -> None:
-    assert plugins.names("clustersim.schedules")["1f1b"] == "clustersim.schedules.kinds.one_f_one_b"
-    assert "one_f_one_b" not in plugins.names("clustersim.schedules")
-    assert "check" not in plugins.names("clustersim.schedules")
-    assert plugins.load("clustersim.schedules", "1f1b", "build").__module__ == "clustersim.schedules.kinds.one_f_one_b"
-
-
 def test_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = tmp_path / "some_room"
     room.mkdir()

@@ -85,12 +85,6 @@ def test_lines_fit_into_a_hundred_columns_and_have_no_trailing_blanks(verbose):
         assert [line for line in text if len(line) > WIDTH or line != line.rstrip()] == []
 
 
-def test_verbose_says_who_played():
-    for engine, said in (("simpy", "events in 250 ms"), ("auto", "events in 250 ms")):
-        [line] = [line for line in shown(verbose=True, engine=engine)[1] if line.startswith("simulated")]
-        assert line.endswith(said)
-
-
 def test_one_is_singular():
     _, text = shown(training__global_batch=32, training__micro_batch=1)
     assert "32 sequences of 512 tokens, in 1 microbatch of 1 a replica" in "\n".join(text)
