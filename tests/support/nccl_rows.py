@@ -1,6 +1,7 @@
 """Measured runs of nccl-tests, each on the cluster that its source describes, and what the model says about them.
 
     python tests/support/nccl_rows.py FOLDER      prints the errors; FOLDER holds collectives/collectives.csv
+    python tests/support/nccl_rows.py             prints those of runs that were written down before the model had seen them
 
 Every cluster is a preset with the NICs that the source names; nothing differs between the rows of a source but ranks and size.
 No network is told its latency: it has that of its transport, and of InfiniBand where none is named.
@@ -10,238 +11,217 @@ import csv
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.nccl.table import TableLine, line
+from clustersim.collectives.nccl.table import line
 from clustersim.config.yaml import parse
 from clustersim.topology.build import build
 from clustersim.topology.model import Topology
 
-OPS = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"}
-PRESETS = {
-    "V100": "dgx1-v100",
-    "A100": "hgx-a100",
-    "H100": "hgx-h100",
-    "H200": "hgx-h200",
-    "B200": "hgx-b200",
-    "B300": "hgx-b300",
-    "GB200": "gb200-nvl72",
-}
+BLIND = Path(__file__).parent / "validation"
+"""Folder of the runs that the model had not seen: their sizes and times, what they ran on, and the node of each fabric."""
+BANDS = (">= 64 MiB", "between", "<= 1 MiB")
+OPS = {name: name for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")}
+OPS |= {"alltoall": "all_to_all", "sendrecv": "send"}
+"""{operation in collectives.csv: operation of the model}"""
+PRESETS = {gpu: f"hgx-{gpu.lower()}" for gpu in ("A100", "H100", "H200", "B200", "B300")}
+PRESETS |= {"V100": "dgx1-v100", "GB200": "gb200-nvl72"}
 CHOSEN_ON = ("ai-dynamo", "NVIDIA/nccl-tests issue #309 (Dell XE9680)")
 """Sources on which constants of the model were chosen: kernels of one node, the hop of a tree between nodes in LL."""
 WITHOUT_NVLS = "oci-hpc-oke docs @003aae9"
 """A source whose command says NCCL_NVLS_ENABLE=0 (its manifests/nccl-tests/kueue/BM.GPU.GB200-v3.4.yaml), not its table."""
+NICS = {
+    "16x200G": "rate: 400Gb/s",
+    "16x100G": "rate: 200Gb/s",
+    "8x200G": "rate: 200Gb/s",
+    "EFA 4x100G": "count: 4, rate: 100Gb/s",
+    "4x200G": "count: 4, rate: 200Gb/s",
+    "1x100G": "count: 1, rate: 100Gb/s",
+    "8x400G RoCE per 4-GPU": "rate: 800Gb/s",
+    "4 only 325 Gb/s": "efficiency: 0.8125",
+}
+"""{words of a fabric: the NICs of a node, as YAML}"""
+TRANSPORTS = {
+    "EFA v3": "efa_v3",
+    "EFA v4": "efa_v3",
+    "p6": "efa_v3",
+    "EFA": "efa",
+    "TCPXO": "tcpxo",
+    "Slingshot": "slingshot",
+    "RoCE": "roce",
+    "Pollara": "roce",
+    "Broadcom": "roce",
+}
+"""{word of a fabric: transport}, of which the first counts"""
 
 
 class Run(NamedTuple):
+    """One size of one run."""
+
     source: str
     gpu: str
     nodes: int
     gpus: int
-    fabric: str
     op: str
-    algo: str
     size: int
     time_s: float
+    domains: int
+    """NVLink or xGMI domains that the GPUs are in: a rack of GB200 or GB300 is one."""
+    node: str
+    """Type of the nodes, as YAML."""
+    settings: str
+    """What NCCL was told, as YAML."""
     note: str
 
+    @property
+    def amd(self) -> bool:
+        return self.gpu.startswith("MI")
 
-def runs(folder: Path) -> list[Run]:
+    @property
+    def place(self) -> str:
+        return "one domain" if self.domains == 1 else "several"
+
+    @property
+    def band(self) -> str:
+        return BANDS[2 if self.size <= 2**20 else 0 if self.size >= 2**26 else 1]
+
+    @property
+    def chosen_on(self) -> bool:
+        return self.source.startswith(CHOSEN_ON)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def measured(folder: Path) -> list[Run]:
     """Every row of a collective of NCCL that has a size; a time is derived from busbw where only that is given.
 
     Left out: what is none (DeepEP's dispatch and combine, copies, sends to oneself, ib_write_bw) and peaks without a size.
     """
-    with (folder / "collectives" / "collectives.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    return [_run(row) for row in rows if row["op"] in OPS and row["size_bytes"] and row["nodes"]]
+    rows = table(folder / "collectives" / "collectives.csv")
+    return [_measured(row) for row in rows if row["op"] in OPS and row["size_bytes"] and row["nodes"]]
 
 
-def _run(row):
+def _measured(row: dict[str, str]) -> Run:
+    nodes, gpus, size = int(row["nodes"]), int(row["gpus"]), int(row["size_bytes"])
+    domains = -(-gpus // 72) if row["gpu"] == "GB200" else nodes
     return Run(
-        row["source"],
-        row["gpu"],
-        int(row["nodes"]),
-        int(row["gpus"]),
-        row["fabric"],
-        row["op"],
-        row["algo"],
-        int(row["size_bytes"]),
-        _seconds(row),
-        row["note"],
+        *(row["source"], row["gpu"], nodes, gpus, OPS[row["op"]], size, _seconds(row, gpus, size)),
+        *(domains, _node(row, nodes), _settings(row), row["note"]),
     )
 
 
-def _seconds(row) -> float:
+def _seconds(row: dict[str, str], n: int, size: int) -> float:
     if row["time_us"]:
         return float(row["time_us"]) * 1e-6
-    n = int(row["gpus"])
     factor = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "sendrecv": 1.0}.get(row["op"], (n - 1) / n)
-    return int(row["size_bytes"]) * factor / (float(row["busbw"]) * 1e9)
+    return size * factor / (float(row["busbw"]) * 1e9)
 
 
-def version(run: Run) -> str:
-    """The release that the row names; where it names none, the one of its year's releases the tables have."""
-    found = re.search(r"(?:NCCL |nccl/)(2\.\d+(?:\.\d+)?)", f"{run.source} {run.algo} {run.fabric}")
-    if found and int(found[1].split(".")[1]) >= 18:
-        return found[1]
-    return "2.18" if found else "2.27"
-
-
-def settings(run: Run) -> str:
-    """What the row says NCCL was told."""
-    parts = [f'version: "{version(run)}"']
-    if "NVLS off" in run.algo or "NVLS_ENABLE=0" in run.algo or run.source.endswith(WITHOUT_NVLS):
+def _settings(row: dict[str, str]) -> str:
+    """Release and settings of a row; where it names no release, the one of its year's releases the tables have."""
+    algo = row["algo"]
+    found = re.search(r"(?:NCCL |nccl/)(2\.\d+(?:\.\d+)?)", f"{row['source']} {algo} {row['fabric']}")
+    known = found is not None and int(found[1].split(".")[1]) >= 18
+    parts = [f'version: "{found[1] if known else "2.18" if found else "2.27"}"']
+    if "NVLS off" in algo or "NVLS_ENABLE=0" in algo or row["source"].endswith(WITHOUT_NVLS):
         parts.append("nvls: false")
-    if "Ring" in run.algo.split(",")[0].split(" ")[0]:
+    if "Ring" in algo.split(",")[0].split(" ")[0]:
         parts.append("algo: ring")
-    elif run.algo.startswith("NVLSTree"):
-        parts.append("algo: nvls_tree" if "default" not in run.algo else "")
-    if "LL128" in run.algo:
+    elif algo.startswith("NVLSTree") and "default" not in algo:
+        parts.append("algo: nvls_tree")
+    if "LL128" in algo:
         parts.append("proto: LL128")
-    if "SHARP" in run.algo:
+    if "SHARP" in algo:
         parts.append("collnet: true")
-    if "drmysore" in run.source or "all_reduce_bench" in run.note or "SimuMax" in run.source:
+    if "drmysore" in row["source"] or "all_reduce_bench" in row["note"] or "SimuMax" in row["source"]:
         parts.append("launch: 24us")  # PyTorch, one call at a time: stas00/ml-engineering, network/benchmarks
-    return "{" + ", ".join(filter(None, parts)) + "}"
+    return "{" + ", ".join(parts) + "}"
 
 
-def node(run: Run) -> str:
-    """The node type as YAML."""
-    preset = PRESETS[re.split("[-_ ]", run.gpu)[0]] if not run.gpu.startswith("not stated") else "hgx-h200"
-    nics = ", ".join(filter(None, (_nics(run), transport(run.fabric))))
-    if run.gpu.startswith("not stated") and run.nodes > 1:
+def _node(row: dict[str, str], nodes: int) -> str:
+    gpu, fabric = row["gpu"], row["fabric"]
+    unknown = gpu.startswith("not stated")
+    preset = "hgx-h200" if unknown else PRESETS[re.split("[-_ ]", gpu)[0]]
+    own = next((nics for words, nics in NICS.items() if words in fabric), "")
+    nics = ", ".join(filter(None, (own, transport(fabric))))
+    if unknown and nodes > 1:
         preset, nics = "hgx-a100", "count: 4, rate: 200Gb/s"
-    if run.gpu.startswith("A100-SXM4-40GB"):
+    if gpu.startswith("A100-SXM4-40GB"):
         preset = "dgx-a100-40gb"
-    host = ", host: {pcie: gen6x16, effective: 96GB/s}" if "8x400G RoCE per 4-GPU" in run.fabric else ""
+    host = ", host: {pcie: gen6x16, effective: 96GB/s}" if "8x400G RoCE per 4-GPU" in fabric else ""
     return f"{{extends: {preset}{host}, nics: {{{nics}}}}}" if nics else preset
-
-
-def _nics(run: Run) -> str:
-    for text, nics in {
-        "16x200G": "rate: 400Gb/s",
-        "16x100G": "rate: 200Gb/s",
-        "8x200G": "rate: 200Gb/s",
-        "EFA 4x100G": "count: 4, rate: 100Gb/s",
-        "4x200G": "count: 4, rate: 200Gb/s",
-        "1x100G": "count: 1, rate: 100Gb/s",
-        "8x400G RoCE per 4-GPU": "rate: 800Gb/s",
-        "4 only 325 Gb/s": "efficiency: 0.8125",
-    }.items():
-        if text in run.fabric:
-            return nics
-    return ""
 
 
 def transport(fabric: str) -> str:
     """What the words of a fabric say of its transport, as YAML; `RoCE/IB` says nothing."""
-    names = {
-        "EFA v3": "efa_v3",
-        "EFA v4": "efa_v3",
-        "p6": "efa_v3",
-        "EFA": "efa",
-        "TCPXO": "tcpxo",
-        "Slingshot": "slingshot",
-        "RoCE": "roce",
-        "Pollara": "roce",
-        "Broadcom": "roce",
-    }
-    found = next((name for word, name in names.items() if word in fabric and f"{word}/IB" not in fabric), "")
+    found = next((name for word, name in TRANSPORTS.items() if word in fabric and f"{word}/IB" not in fabric), "")
     return f"transport: {found}" if found else ""
 
 
 @cache
-def cluster(nodes: int, node_text: str, settings_text: str) -> Topology:
-    adds = ", reduction: sharp" if "collnet: true" in settings_text else ""
+def blind() -> tuple[Run, ...]:
+    """Every row that was written down before the model had said anything about it."""
+    ran = {row["run"]: row for row in table(BLIND / "nccl_tests_runs.csv")}
+    nodes = {row["fabric"]: row["node"] for row in table(BLIND / "nccl_tests_nodes.csv")}
+    return tuple(_blind(ran[row["run"]], row, nodes) for row in table(BLIND / "nccl_tests.csv"))
+
+
+def _blind(ran: dict[str, str], row: dict[str, str], nodes: dict[str, str]) -> Run:
+    """Return a row; NCCL is the release of the row or the nearest that the tables have, 2.27 where none is named."""
+    last = ran["fabric"].rpartition(", ")[2]
+    found = re.match(r"2\.(\d+)", ran["nccl"])
+    version = f"2.{min(max(int(found[1]), 18), 30)}" if found else "2.27"
+    forced = {"NCCL_PROTO=Simple": ", proto: Simple", "ring": ", algo: ring"}.get(last, "")
+    node = nodes[ran["fabric"]]
+    given, own = node if node.startswith("{") else f"{{extends: {node}}}", transport(ran["fabric"])
+    if own and "nics: {" in given:
+        given = given.replace("nics: {", f"nics: {{{own}, ")
+    elif own:
+        given = f"{given[:-1]}, nics: {{{own}}}}}"
+    domains = {"one rack": 1, "two racks": 2}.get(last, int(ran["nodes"]))
+    return Run(
+        *(ran["source"], ran["gpu"], int(ran["nodes"]), int(ran["gpus"]), ran["op"]),
+        *(int(row["size_bytes"]), float(row["time_us"]) * 1e-6),
+        *(domains, given, f'{{version: "{version}"{forced}}}', ran["note"]),
+    )
+
+
+@cache
+def cluster(nodes: int, node: str, settings: str) -> Topology:
+    adds = ", reduction: sharp" if "collnet: true" in settings else ""
     fabric = f"fabric: {{kind: switch, link: {{rate: 800Gb/s}}{adds}}}" if nodes > 1 else ""
-    text = f"cluster: {{nodes: {nodes}, node: {node_text}}}\n{fabric}\nnccl: {settings_text}\n"
-    return build(parse(text, "rows.yaml"))
+    return build(parse(f"cluster: {{nodes: {nodes}, node: {node}}}\n{fabric}\nnccl: {settings}\n", "rows.yaml"))
 
 
-def forecast(topology: Topology, domains: int, gpus: int, op: str, size: int, time_s: float) -> TableLine:
-    """Return the line of `clustersim collective` of the first GPUs of each NVLink domain, with the measured time in it."""
-    ranks = (np.arange(domains)[:, None] * topology.gpus_per_node + np.arange(gpus // domains)).ravel()
-    return line(topology, ranks, op, size, time_s)
+@cache
+def error(run: Run) -> float:
+    """Return the relative error of `clustersim collective` for the first GPUs of each NVLink domain."""
+    topology = cluster(run.domains, run.node, run.settings)
+    ranks = np.arange(run.domains)[:, None] * topology.gpus_per_node + np.arange(run.gpus // run.domains)
+    return line(topology, ranks.ravel(), run.op, run.size, run.time_s).error
 
 
-def domains(run: Run) -> tuple[int, int]:
-    """Return nodes and GPUs of each as NVLink joins them: a rack of GB200 is one node."""
-    if run.gpu == "GB200":
-        racks = -(-run.gpus // 72)
-        return racks, run.gpus // racks
-    return run.nodes, run.gpus // run.nodes
-
-
-class Check(NamedTuple):
-    run: Run
-    single: bool  # all GPUs in one NVLink domain
-    chosen_on: bool  # the model's constants were chosen on this row
-    algorithm: str
-    error: float
-
-    @property
-    def size(self) -> str:
-        return "<= 1 MiB" if self.run.size <= 2**20 else ">= 64 MiB" if self.run.size >= 2**26 else "between"
-
-
-def checks(folder: Path) -> list[Check]:
-    """The model against every row."""
-    found = []
-    for run in runs(folder):
-        op = {"alltoall": "all_to_all", "sendrecv": "send"}.get(run.op, run.op)
-        joined = domains(run)[0]
-        own = forecast(cluster(joined, node(run), settings(run)), joined, run.gpus, op, run.size, run.time_s)
-        found.append(Check(run, joined == 1, run.source.startswith(CHOSEN_ON), own.choice.algorithm, own.error))
-    return found
-
-
-def printed(tables: Iterable[tuple[str, Iterable[Any], Callable[[Any], tuple[str, ...]]]], width: int = 46) -> str:
-    """Return tables of checks: rows, median absolute error and median error of each group of a key."""
+def report(runs: list[Run]) -> str:
+    """Return tables of rows, median absolute error and median error: of all, by GPU, operation and source."""
     lines = []
-    for title, rows, key in tables:
+    for title in ("", "gpu", "op", "source"):
         groups = defaultdict(list)
-        for check in rows:
-            groups[", ".join(key(check))].append(check.error)
-        lines += ["", title]
+        for run in runs:
+            groups[", ".join((run.place, *([getattr(run, title)[:60]] * bool(title)), run.band))].append(error(run))
+        lines += ["", f"by {title}" if title else "all rows"]
         for label, errors in sorted(groups.items()):
             absolute, signed = median(map(abs, errors)), median(errors)
-            lines.append(f"  {label:<{width}} {len(errors):>5} rows  {100 * absolute:5.1f} %  ({100 * signed:+.1f} %)")
+            lines.append(f"  {label:<90} {len(errors):>5} rows  {100 * absolute:5.1f} %  ({100 * signed:+.1f} %)")
     return "\n".join(lines[1:])
 
 
-def decile(all_checks: list[Check]) -> Callable[[Check], tuple[str, ...]]:
-    """Return the function that names the decile of a check's size."""
-    sizes = sorted(check.run.size for check in all_checks)
-    edges = [sizes[len(sizes) * i // 10] for i in range(1, 10)]
-
-    def name(check: Check) -> tuple[str, ...]:
-        i = sum(check.run.size >= edge for edge in edges)
-        return (f"decile {i + 1:>2}, from {edges[i - 1] if i else sizes[0]} B",)
-
-    return name
-
-
-def report(folder: Path) -> str:
-    found = checks(folder)
-    place = {True: "one NVLink domain", False: "several"}
-    fresh = [c for c in found if not c.chosen_on]
-    tables = [
-        ("all rows", found, lambda c: (place[c.single], c.size)),
-        ("rows of other sources than the constants'", fresh, lambda c: (place[c.single], c.size)),
-        ("by GPU", found, lambda c: (place[c.single], c.run.gpu[:12], c.size)),
-        ("by operation", found, lambda c: (place[c.single], c.run.op, c.size)),
-    ]
-    for one in (True, False):
-        rows = [c for c in found if c.single is one]
-        tables.append((f"by size, {place[one]}", rows, decile(rows)))
-    return printed(tables)
-
-
 if __name__ == "__main__":
-    print(report(Path(sys.argv[1])))
+    print(report(measured(Path(sys.argv[1])) if sys.argv[1:] else list(blind())))
