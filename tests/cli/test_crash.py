@@ -217,7 +217,7 @@ def test_kill_9_of_a_run_keeps_the_old_or_the_new_result(tmp_path):
     new = whole(tmp_path / "x")
     assert done([*a, "-q"], tmp_path).returncode == 0
     old = whole(tmp_path / "x")
-    for seconds in moments(tmp_path, RUN, 20):
+    for seconds in moments(tmp_path, RUN, 10):
         killed(b, tmp_path, seconds)
         assert done([*RUN, "--out", "y", "-q"], tmp_path).returncode == 0  # the next run beside it
         assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y"]

@@ -339,23 +339,6 @@ def test_who_says_nothing_is_not_waited_for(server):
     assert server.ask("/nothing").status == 404
 
 
-def test_what_is_no_request_is_refused(server):
-    for body in (
-        b"",
-        b"{",
-        b"[" * 60_000,
-        b"3",
-        b"null",
-        b'{"topology": 3}',
-        b'{"topology": ["' + CLUSTER.encode() + b'"]}',
-    ):
-        assert server.ask("/api/run", body, Content_Type="application/json").status == 400
-    for names in (None, [], ["one"] * 9, [3], "one"):
-        assert server.ask("/api/compare", {"results": names}).status == 400
-    for number in (None, "1", -1, 99, [1], {}):
-        assert server.ask("/api/stop", {"number": number}).status in (400, 404)
-
-
 WORDS = shlex.split("/ .. %2e file result api run one deep compare summary.json report.html")
 WORDS += ["\0", "\\", "é", "\udc80"]
 PATHS = shlex.split(

@@ -110,24 +110,6 @@ def test_what_was_compiled_serves_other_clocks(data, clocks):
     assert breakdown(again) == [pytest.approx(parts, rel=1e-9, abs=1e-12 * fresh.end) for parts in breakdown(fresh)]
 
 
-@pytest.mark.parametrize("tapered", [False, True])
-def test_spans_of_other_sizes_are_those_of_a_new_simulator(tapered):
-    def fresh():
-        return Simulator(cluster(8, **({"fabric": TAPERED} if tapered else {})))
-
-    def spans(simulator, size):
-        split = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 1024, "training__seq": 2048}
-        spec = simulator.placed(job(**split, training__micro_batch=size))
-        record = simulator._quickly(spec, "auto")[1]
-        told = [(*span[:8], span.segment_ends, span.carried, span.activity) for span in record.spans]
-        return [(*rest, one and (one.segments, one.moving)) for *rest, one in told]
-
-    known = fresh()
-    for size in (1, 2, 4):
-        assert repr(spans(known, size)) == repr(spans(fresh(), size))
-    assert len(known.plans) == 3
-
-
 GPT3 = {"training.recompute": "full", "parallelism.overlap.p2p": True}
 
 

@@ -5,7 +5,6 @@ import csv
 import gc
 import math
 import warnings
-from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -21,7 +20,7 @@ from clustersim.hardware import gpus  # noqa: E402
 from clustersim.lab.data import own_measurements  # noqa: E402
 from clustersim.lab.data.own_measurements import COLUMNS, read  # noqa: E402
 from clustersim.lab.measure import cases, decoder, device, profile, timing  # noqa: E402
-from clustersim.lab.measure.cases import GPT3, LLAMA70, Case, Trial, linears  # noqa: E402
+from clustersim.lab.measure.cases import GPT3, LLAMA70, Trial, linears  # noqa: E402
 from clustersim.lab.measure.log import KEY, WHOLE_COLUMNS, WHOLE_KEY, MeasurementLog  # noqa: E402
 from clustersim.lab.measure.profile import Bench, MeasurementPlan  # noqa: E402
 from clustersim.lab.measure.runners import BUILDERS  # noqa: E402
@@ -204,13 +203,6 @@ def test_quick_takes_the_first_tier(cpu, tmp_path):
     assert {*read(tmp_path / "k.csv").mode} == {"burst"}
 
 
-def test_sets_of_operands_exceed_the_cache_and_spare_the_memory(cpu, tmp_path):
-    bench = Bench(cpu, tmp_path / "k.csv", lambda _: None)
-    bench.device = replace(cpu, l2=50 * 2**20, memory=140e9)
-    for size, sets in ((1e3, 32), (10e6, 11), (1e9, 1), (100e9, 1)):
-        assert bench._sets(Case("gemm", cases.cases(["gemm"])[0].kernel._replace(bytes=size))) == sets
-
-
 def test_wrong_options_are_one_sentence():
     with pytest.raises(InputError, match=r"--suite: 'gem' is not a suite; did you mean 'gemm'\?"):
         MeasurementPlan.of("gem,attention", None, False)
@@ -258,14 +250,6 @@ def test_clocks_and_power_are_medians_of_the_late_readings():
     with device.BoardMeter(None) as nothing:
         pass
     assert all(math.isnan(value) for value in nothing.reading())
-
-
-def test_a_pass_repeats_short_launches_only():
-    launch = lambda: None  # noqa: E731
-    assert len(timing.one_pass([launch] * 4, 1e-3)) == 4
-    assert len(timing.one_pass([launch] * 4, 1e-5)) == 52
-    assert len(timing.one_pass([launch] * 4, 1e-9)) == timing.MOST
-    assert timing.summary([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
 
 
 class Gpu:

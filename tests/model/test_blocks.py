@@ -173,13 +173,6 @@ def test_dense_layers_are_a_short_word_for_blocks():
     assert parameters(word.model) == parameters(long.model)
 
 
-def test_stages_of_like_blocks_are_one_object():
-    made = pattern([{"window": 64}, {}], **{"model.layers": 16, "parallelism.pp": 8, "parallelism.dp": 1}).place(8, 8)
-    found = stages(made)
-    assert len(set(map(id, found[1:-1]))) == 1
-    assert [sum(count for layer, count in stage.layers if layer.name == "block") for stage in found] == [2] * 8
-
-
 def test_flop_of_different_blocks_are_those_of_their_kernels():
     made = pattern(
         [{"experts": 0, "ffn": 2048, "window": 32}, {"kv_heads": 2}], **EXPERTS, **{"model.mtp_layers": 2}

@@ -77,11 +77,6 @@ def test_embedding_and_loss_may_count_as_layers():
     ]
 
 
-def test_blocks_are_one_object():
-    blocks = {id(layer) for stage in stages(job()) for layer, _ in stage.layers if layer.name == "block"}
-    assert len(blocks) == 1
-
-
 def test_gpt3_exchanges_two_all_reduces_a_block_each_way():
     size = 2048 * 12288 * 2
     middle = stages(job())[3]

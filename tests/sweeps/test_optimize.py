@@ -31,10 +31,10 @@ from clustersim.optimization.best import Answers, Best
 from clustersim.optimization.objective import OBJECTIVES, Load, objective
 from clustersim.optimization.search import Limits, search
 from clustersim.optimization.space import TRAFFIC_KEYS, CandidateSpace
-from clustersim.optimization.timeline import FORWARD, GATE, UnitSeconds, all_units, earliest, units
+from clustersim.optimization.timeline import FORWARD, UnitSeconds, all_units, earliest, units
 from clustersim.optimization.why import why
 from clustersim.parallel.options import KEYS
-from clustersim.schedules.check import load, misfit, pipeline
+from clustersim.schedules.check import misfit, pipeline
 from clustersim.simulation import Simulator
 from clustersim.sweeps import evaluate
 from clustersim.sweeps.axes import space
@@ -227,39 +227,6 @@ def test_no_schedule_needs_less_memory_than_its_bound(tp, pp, batch, recompute):
             assert bounds(simulator, job).memory <= peak
             tried += 1
     assert tried >= 4
-
-
-@pytest.mark.parametrize(
-    ("schedule", "chunks"),
-    [
-        ("zero_bubble", 1),
-        ("zero_bubble", 2),
-        ("zb_h2", 1),
-        ("zbv", 2),
-        ("v_half", 2),
-        ("v_min", 2),
-        ("dualpipe", 1),
-        ("dualpipev", 2),
-    ],
-)
-def test_the_last_pass_of_a_split_schedule_yields_weight_gradients(schedule, chunks):
-    """So the reduction of a whole stage comes behind it."""
-    for ranks, microbatches in ((2, 4), (4, 8), (4, 12), (8, 16), (8, 48)):
-        assert {row[-1].letter for row in load(schedule, ranks, microbatches, chunks)} == {"W"}
-
-
-def test_a_timeline_is_the_longest_path():
-    """1F1B on two ranks, passes of 1 and 2 seconds, messages of 0.1: the example of `timeline`."""
-    order = all_units("1f1b", 2, 2, 1, False)
-    letter = order.kinds[:, 0, 0]
-    none, one = np.zeros(len(letter)), np.choose(letter, [1.0, 2.0, 0.0, 0.0, 0.0])
-    sent = np.stack([np.where(letter < GATE, 0.1, 0.0), none])
-    seconds = UnitSeconds(one, none, one, sent, none, none > 0, none > 0)
-    begin, end, free = earliest(order, seconds, np.zeros(2), False)
-    assert free == pytest.approx([9.2, 7.1])
-    assert end[order.returning] == pytest.approx(free)
-    assert begin[order.closing] == pytest.approx([7.2, 5.1])
-    assert earliest(order, seconds, np.array([0.0, 3.0]), False)[2] == pytest.approx([11.1, 9.0])
 
 
 REPEATING = [

@@ -19,7 +19,6 @@ from clustersim.errors import InputError, InterruptedSweepError
 from clustersim.files import digest
 from clustersim.frameworks.table import load as framework
 from clustersim.frameworks.table import unseen
-from clustersim.hardware.gpus import load
 from clustersim.parallel.layout import portions
 from clustersim.parallel.load import build
 from clustersim.report import calibration
@@ -247,10 +246,6 @@ def test_a_size_in_the_name_decides_whether_embeddings_are_tied_and_an_unknown_m
     shapes = said("layers=32; hidden=4096; heads=32; kv_heads=32; ffn_hidden=16384; vocab=50257")
     for name, activation in (("my-6.9B", "gelu"), ("my-9.0B", "swiglu")):
         assert at(adapt(row(tmp_path, **shapes, model=name)), "model.activation") == activation
-
-
-def test_a_gpu_may_be_called_by_an_alias(tmp_path):
-    assert at(adapt(row(tmp_path, gpu="A100")), "cluster.node.gpus.model") == load("a100").name
 
 
 MIXTURE = {"experts": "16", "topk": "2", "shared_experts": "1", "ffn_hidden": "256", "layers": "4"}
