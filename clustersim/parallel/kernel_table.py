@@ -1,4 +1,4 @@
-"""The distinct kernels of a job, collected from its layers, so that they are forecast before anything is scheduled."""
+"""The kernels of a job, collected from its layers: the distinct ones to forecast, and a table with their launches per step."""
 
 from __future__ import annotations
 
@@ -14,34 +14,43 @@ from clustersim.parallel.stages import Stage, stages
 
 
 def distinct_kernels(job: Job, parts: Sequence[Sequence[Stage]]) -> list[Kernel]:
-    """Return the distinct kernels of a placed job. `parts` holds all stages for each position in the ep group."""
+    """Return the distinct kernels of one step of a placed job: passes, copies of sharded parameters, and weight updates.
+
+    parts: all global stages as run by the rank at each position of the ep group.
+    """
     layers = {id(layer): layer for part in parts for stage in part for layer, _ in stage.layers}
-    found = dict.fromkeys(kernel for layer in layers.values() for kernel in _of_layer(layer))
-    kinds = {id(stage): stage for part in parts for stage in part} if job.sharded else {}
-    found |= dict.fromkeys(kernel for stage in kinds.values() for kernel in copies(job, stage))
-    lanes = {tuple(map(id, own)): own for part in parts for own in job.lanes(part)}
-    updates = [update(job, sum(s.parameters for s in own), sum(s.experts for s in own)) for own in lanes.values()]
-    return list(found | dict.fromkeys(kernel for kernels in updates for kernel in kernels))
+    kernels = dict.fromkeys(kernel for layer in layers.values() for kernel in _layer_kernels(layer))
+    distinct_stages = {id(stage): stage for part in parts for stage in part} if job.sharded else {}
+    kernels |= dict.fromkeys(kernel for stage in distinct_stages.values() for kernel in copies(job, stage))
+    lanes = {tuple(map(id, lane)): lane for part in parts for lane in job.lanes(part)}
+    updates = [update(job, sum(s.parameters for s in lane), sum(s.experts for s in lane)) for lane in lanes.values()]
+    return list(kernels | dict.fromkeys(kernel for lane_update in updates for kernel in lane_update))
 
 
-def _of_layer(layer: Layer) -> Iterator[Kernel]:
+def _layer_kernels(layer: Layer) -> Iterator[Kernel]:
+    """Yield the kernels of a layer's forward and backward passes, repeated ones included."""
     for op in layer.operators:
         steps = (*op.forward, *op.backward_input, *op.backward_weight)
         yield from (step for step in steps if isinstance(step, Kernel))
 
 
 class KernelRow(NamedTuple):
-    """One kernel or exchange of one operator, with its number of `launches` per step over all stages of one tp rank."""
+    """One kernel or collective of one operator, with its number of launches."""
 
     layer: str
+    """Name of the layer, or `optimizer`."""
     operator: str
+    """Name of the operator in the layer, or of the optimizer."""
     direction: str
+    """Part of the step: forward, recompute, backward, or update."""
     step: Kernel | Collective
+    """The kernel or collective."""
     launches: int
+    """Number of launches per step on one tp rank, summed over the stages of the table."""
 
     @property
     def shape(self) -> str:
-        """Shape as text: `batch×m×n×k` for a GEMM, `rows×columns` for other kernels."""
+        """Shape as text: `batch×m×n×k` for a GEMM, `rows×columns` for other kernels, the rank family of a collective."""
         if isinstance(self.step, Collective):
             return self.step.group
         k = self.step
@@ -51,30 +60,31 @@ class KernelRow(NamedTuple):
 
     @property
     def flop(self) -> float:
-        """FLOP of one launch."""
+        """FLOP of one launch; 0 for a collective."""
         return self.step.flop if isinstance(self.step, Kernel) else 0.0
 
     @property
     def bytes(self) -> float:
-        """Bytes that one launch moves in memory, or the size of the exchange."""
+        """Bytes that one launch of a kernel moves in GPU memory, or the size of a collective."""
         return self.step.bytes if isinstance(self.step, Kernel) else self.step.size
 
 
 def rows(job: Job, stage: int | None = None) -> list[KernelRow]:
-    """Return the rows of a placed job, equal ones merged. `stage` selects one global stage; by default all.
+    """Return the kernel table of a placed job, in run order with the optimizer last. Equal rows are merged.
 
-    With uneven routing, the rows are those of the rank with the most popular experts.
+    stage: index of one global stage; None: all stages. With uneven routing, the rows are those of the rank with the most popular
+    experts.
     """
-    chosen = [one for index, one in enumerate(stages(job)) if stage in (None, index)]
     merged: dict[tuple[str, str, str, Kernel | Collective], int] = {}
-    for one in chosen:
-        for row in _stage_rows(job, one):
+    for content in (content for index, content in enumerate(stages(job)) if stage in (None, index)):
+        for row in _stage_rows(job, content):
             merged[row[:4]] = merged.get(row[:4], 0) + row.launches
-    found = [KernelRow(*key, launches) for key, launches in merged.items()]
-    return sorted(found, key=lambda row: row.layer == "optimizer")
+    table = [KernelRow(*key, launches) for key, launches in merged.items()]
+    return sorted(table, key=lambda row: row.layer == "optimizer")
 
 
 def _stage_rows(job: Job, stage: Stage) -> Iterator[KernelRow]:
+    """Yield the rows of one stage for all microbatches of a step, and of the update of its weights."""
     for layer, count in stage.layers:
         yield from _layer_rows(stage, layer, count * job.microbatches)
     for kernel in update(job, stage.parameters, stage.experts):
@@ -82,17 +92,18 @@ def _stage_rows(job: Job, stage: Stage) -> Iterator[KernelRow]:
 
 
 def _layer_rows(stage: Stage, layer: Layer, count: int) -> Iterator[KernelRow]:
-    again = stage.recomputed(layer)
-    for place, op in enumerate(layer.operators):
+    """Yield the rows of one layer of a stage, each with `count` launches. Waits for collectives are left out."""
+    recomputed = stage.recomputed(layer)
+    for index, op in enumerate(layer.operators):
         parts = (
             ("forward", op.forward),
-            ("recompute", again.get(place, ())),
+            ("recompute", recomputed.get(index, ())),
             ("backward", (*op.backward_input, *op.backward_weight)),
         )
         for direction, steps in parts:
-            own = (
+            launched = (
                 step.collective if isinstance(step, Started) else step
                 for step in steps
                 if not isinstance(step, Awaited)
             )
-            yield from (KernelRow(layer.name, op.name, direction, step, count) for step in own)
+            yield from (KernelRow(layer.name, op.name, direction, step, count) for step in launched)

@@ -1,8 +1,8 @@
-"""The layers of each global pipeline stage: embedding, blocks, further predictions (MTP) and the loss, in this order.
+"""Assignment of the model's layers to global pipeline stages: embedding, blocks, further predictions (MTP) and the loss.
 
-By default all stages get equally many blocks, the first ones one more if there is a remainder. `account_for_embedding` and
-`account_for_loss` count those as a block; `first_layers` and `last_layers` fix the ends; `partition: compute` weighs blocks and
-logits; `layout` is Megatron's full string, such as `Ettt|(tt|)*29,m|L`
+By default all stages get equally many blocks. If there is a remainder, the first stages get one more. `account_for_embedding` and
+`account_for_loss` count these as a block. `first_layers` and `last_layers` fix the blocks of the first and last rank. `partition:
+compute` weighs blocks and logits by FLOP. `layout` is Megatron's full string, such as `Ettt|(tt|)*29,m|L`
 (megatron/core/transformer/pipeline_parallel_layer_layout.py).
 """
 
@@ -19,7 +19,7 @@ from clustersim.schedules.check import pipeline
 
 
 class Portion(NamedTuple):
-    """Part of the model on one global stage."""
+    """Part of the model that one global stage has."""
 
     embedding: bool
     """Whether the stage has the embedding, from token ids to vectors."""
@@ -32,9 +32,9 @@ class Portion(NamedTuple):
 
 
 def portions(split: Parallelism, model: Model) -> tuple[Portion, ...]:
-    """Return the layers of each of the pp·vpp global stages, in the order that activations pass them.
+    """Return the part of the model on each of the pp·vpp global stages, in the order in which activations pass them.
 
-    Raises InputError for an invalid layout, or one that does not match the model's blocks and predictions or pp·vpp stages.
+    Raise InputError for an invalid layout, or one that does not match the model's blocks and predictions or pp·vpp stages.
     """
     layers, mtp = model.encoder_layers + model.layers, model.mtp_layers
     if split.layout is not None:
@@ -46,66 +46,73 @@ def portions(split: Parallelism, model: Model) -> tuple[Portion, ...]:
         counts = cut(layers, split)
     if len(counts) == 1:
         return (Portion(True, counts[0], mtp, True),)
-    between = {count: Portion(False, count, 0, False) for count in counts[1:-1]}
+    inner = {count: Portion(False, count, 0, False) for count in counts[1:-1]}
     return (
         Portion(True, counts[0], 0, False),
-        *(between[n] for n in counts[1:-1]),
+        *(inner[count] for count in counts[1:-1]),
         Portion(False, counts[-1], mtp, True),
     )
 
 
 def cut(layers: int, split: Parallelism) -> tuple[int, ...]:
-    """Return the number of blocks of each global stage: as even as possible, the first stages get one more.
+    """Return the number of blocks of each of the pp·vpp global stages: as even as possible, the first stages get one more.
 
-    `first_layers` and `last_layers` are spread over the chunks of the first and last rank. Raises InputError for an empty stage.
+    `first_layers` and `last_layers` are divided evenly over the chunks of the first and last rank. Raise InputError if they do
+    not divide evenly, or leave blocks without a stage, a stage without blocks, or fewer than no blocks.
     """
     stages = split.pp * split.vpp
     rank = pipeline(split.schedule, split.pp, split.vpp).rank
-    given = {0: split.first_layers, split.pp - 1: split.last_layers}
-    fixed = {rank: count for rank, count in given.items() if count is not None}
+    requested = {0: split.first_layers, split.pp - 1: split.last_layers}
+    fixed = {rank: count for rank, count in requested.items() if count is not None}
     if not fixed:
         return share(layers, stages, split.account_for_embedding, split.account_for_loss)
-    left, free = layers - sum(fixed.values()), stages - split.vpp * len(fixed)
-    if left < 0 or bool(left) != bool(free) or any(count % split.vpp for count in fixed.values()):
+    remaining, free = layers - sum(fixed.values()), stages - split.vpp * len(fixed)
+    if remaining < 0 or bool(remaining) != bool(free) or any(count % split.vpp for count in fixed.values()):
         raise InputError(
-            f"{' and '.join(map(str, fixed.values()))} of {layers} layers leave {left} for {split.pp - len(fixed)} pipeline "
+            f"{' and '.join(map(str, fixed.values()))} of {layers} layers leave {remaining} for {split.pp - len(fixed)} pipeline "
             f"ranks of {split.vpp} chunks; give other numbers"
         )
-    between = iter(share(left, free) if free else ())
-    return tuple(fixed[rank(i)] // split.vpp if rank(i) in fixed else next(between) for i in range(stages))
+    inner = iter(share(remaining, free) if free else ())
+    return tuple(fixed[rank(i)] // split.vpp if rank(i) in fixed else next(inner) for i in range(stages))
 
 
 def share(layers: int, stages: int, first: bool = False, last: bool = False) -> tuple[int, ...]:
-    """Return the number of blocks of each global stage: as even as possible, the first stages get one more.
+    """Return the number of blocks of each of `stages` global stages: as even as possible, the first stages get one more.
 
-    first, last: whether the embedding counts as a layer of the first stage, and the loss as a layer of the last.
+    first, last: whether the embedding counts as a block of the first stage, and the loss as a block of the last. Both are
+    subtracted again from the result.
     """
-    each, extra = divmod(layers + first + last, stages)
-    counts = [each + (stage < extra) for stage in range(stages)]
+    quotient, remainder = divmod(layers + first + last, stages)
+    counts = [quotient + (stage < remainder) for stage in range(stages)]
     counts[0] -= first
     counts[-1] -= last
     return tuple(counts)
 
 
 def balanced(costs: Sequence[float], logits: float, stages: int) -> tuple[int, ...]:
-    """Return the number of blocks of each global stage, such that all have about equal FLOP; the last stage also has the logits.
+    """Return the number of blocks of each of `stages` global stages with about equal FLOP.
 
-    costs: FLOP of each block. A stage ends at the first block that lifts the sum so far above the share of the stages so far, as
-    in nanotron's `trainer.py` (build_model). Every stage gets a block, or the logits.
+    costs: FLOP of each block. logits: FLOP of the logits, which are on the last stage. A stage ends at the first block that lifts
+    the sum so far above the proportional share of the stages so far, as in nanotron's `trainer.py` (build_model). Every stage but
+    the last gets at least one block; the last may have only the logits.
     """
-    counts, stage, before = [0] * stages, 0, 0.0
-    whole = sum(costs) + logits
+    counts, stage, so_far = [0] * stages, 0, 0.0
+    total = sum(costs) + logits
     for index, cost in enumerate(costs):
         counts[stage] += 1
-        before += cost
-        last = len(costs) - index == stages - 1 - stage  # leave one block, or the logits, for each later stage
-        if stage < stages - 1 and (last or before > whole * (stage + 1) / stages):
+        so_far += cost
+        must_end = len(costs) - index == stages - 1 - stage  # leave one block, or the logits, for each later stage
+        if stage < stages - 1 and (must_end or so_far > total * (stage + 1) / stages):
             stage += 1
     return tuple(counts)
 
 
 def read(layout: str, layers: int, mtp: int, pp: int, vpp: int) -> tuple[Portion, ...]:
-    """Return the stages of Megatron's layout string. Raises InputError with the error and the remedy."""
+    """Return the part of the model on each of the pp·vpp global stages of Megatron's layout string.
+
+    layers: number of blocks of the model. mtp: number of its blocks that predict further tokens. Raise InputError if the string
+    does not have pp·vpp stages with these blocks in a legal order.
+    """
     stages = written_out(layout).split("|")
     if len(stages) != pp * vpp:
         chunks = f"; write vpp {len(stages) // pp}" if len(stages) % pp == 0 else f"; give {pp * vpp}, divided by |"
@@ -118,6 +125,10 @@ def read(layout: str, layers: int, mtp: int, pp: int, vpp: int) -> tuple[Portion
 
 
 def _rules(stages: Sequence[str], letters: str, layers: int, mtp: int) -> Iterator[tuple[bool, str]]:
+    """Yield (whether a rule is broken, text with the error and its remedy) for each rule of a layout string.
+
+    stages: letters of each stage. letters: letters of all stages in one string.
+    """
     yield not all(stages), "has a stage without a layer; give it one"
     yield letters.count("E") != 1 or letters[:1] != "E", "does not begin with its one embedding; begin with E"
     yield letters.count("L") != 1 or letters[-1:] != "L", "does not end with its one loss; end with L"

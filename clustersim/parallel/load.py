@@ -24,15 +24,17 @@ from clustersim.parallel.check import check
 from clustersim.parallel.job import Job
 
 SECTIONS = ("model", "training", "parallelism")
+"""Sections of a workload whose keys may have Megatron's names."""
 PAIRED = ("dualpipe", "dualpipev")
 """Schedules that pair a forward with a backward pass, so that one computes during the other's exchange of expert rows."""
 
 
 def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
-    """Return the job that a workload file, or the bare name of a shipped one, describes.
+    """Return the checked job that a workload file describes. path: the file, or the bare name of a shipped one.
 
-    `overrides` replaces values by dotted key (`parallelism.tp`) or Megatron's name (`seq_length`); text is parsed as YAML. Raises
-    ConfigError with file, line and column, and InputError if the file cannot be read.
+    overrides: values by dotted key (`parallelism.tp`) or by Megatron's name (`seq_length`), which replace those of the file; text
+    is parsed as YAML. Raise ConfigError with file, line and column for an invalid workload, and InputError if the file cannot be
+    read.
     """
     return build(read(shipped.find("workloads", path)), overrides)
 
@@ -40,49 +42,64 @@ def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job
 def build(
     document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
 ) -> Job:
-    """Return the job of a parsed document. `places` holds the source of each override that is not from a command line."""
+    """Return the checked job of a parsed document. Raise ConfigError for an invalid workload.
+
+    overrides: as in `load`. places: source of each override, by its key, if that is not a command line.
+    """
     return unbuilt(document).job(overrides, places)
 
 
 class Unbuilt(NamedTuple):
-    """A workload before its overrides: the document with this project's keys, and the keys that its file contains."""
+    """A workload before its overrides."""
 
     document: Document
+    """Document with this project's keys."""
     keys: tuple[str | int, ...]
+    """Keys as they are in the file; () for a config.json."""
     config: Mapping[str, Any] | None = None
-    """The config.json that the model is from; None without one."""
+    """Contents of the config.json that describes the model; None without one."""
 
     def job(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
-        """Return the job with values replaced by dotted key. Raises ConfigError if the job is invalid with them."""
+        """Return the job with `overrides`, which are as in `build`. Raise ConfigError if it is invalid."""
         return check(self.unchecked(overrides, places))
 
     def unchecked(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
-        """Return the job with each value checked on its own, but not across fields."""
-        given = overrides or {}
-        merged = override(self.document, given, places or {})
-        assumed = (*self._completed(merged), *_of_framework(merged), *_implied(merged))
+        """Return the job with `overrides`, which are as in `build`, without checks across fields.
+
+        Raise ConfigError if a single value is invalid.
+        """
+        values = overrides or {}
+        merged = override(self.document, values, places or {})
+        assumed = (*self._completed(merged), *_framework_settings(merged), *_derived_settings(merged))
         spec = validate(Workload, merged)
         if self.config is not None:
-            without = tuple(f"without {what}" for what in left_out(merged.path, self.config))
+            omissions = tuple(f"without {part}" for part in left_out(merged.path, self.config))
             lora = spec.training.lora if "training" in self.document.data else None
-            beside = (f"adapters of rank {lora.rank} ({BESIDE})",) if lora else ()
-            assumed = (*assumed, size_in_words(spec.model), *without, *beside)
-        return Job(spec, merged, sorted_out([*self.keys, *given]), assumed)
+            adapters = (f"adapters of rank {lora.rank} ({BESIDE})",) if lora else ()
+            assumed = (*assumed, size_in_words(spec.model), *omissions, *adapters)
+        return Job(spec, merged, sorted_out([*self.keys, *values]), assumed)
 
     def _completed(self, merged: Overridden) -> tuple[str, ...]:
-        """Fill in the missing keys of a workload made from a config.json. Return a sentence for each."""
+        """Fill the missing keys of a workload that is from a config.json with defaults. Return a sentence for each.
+
+        Return () for other workloads. Raise ConfigError if a value in the document is invalid.
+        """
         if self.config is None:
             return ()
         validate_given(Workload, merged)
-        return tuple(str(one) for one in defaults(merged.data, self.config) if _filled(merged.data, one.key, one.value))
+        values = defaults(merged.data, self.config)
+        return tuple(str(value) for value in values if _filled(merged.data, value.key, value.value))
 
 
 def _filled(data: Any, key: str, value: object) -> bool:
-    """Set the value of a missing dotted key. Return whether it was missing. A section that is not a mapping is left alone."""
+    """Set a dotted key of nested dicts to `value` if it is missing. Return whether it was set.
+
+    Missing sections are created; a section that is not a mapping is left as it is.
+    """
     *parents, last = key.split(".")
     for part in parents:
         data = data.setdefault(part, {}) if isinstance(data, dict) else None
@@ -90,13 +107,16 @@ def _filled(data: Any, key: str, value: object) -> bool:
 
 
 def size_in_words(model: Model) -> str:
-    """Return the model's parameters as text in billions: total and, for a mixture of experts, active per token."""
-    total, active = (parameters(model, active=some) / 1e9 for some in (False, True))
+    """Return a model's number of parameters as text in billions; for a mixture of experts, also of those active for one token."""
+    total, active = (parameters(model, active=is_active) / 1e9 for is_active in (False, True))
     return f"{total:.4g} billion parameters" + (f", {active:.4g} billion for one token" if active < total else "")
 
 
-def _of_framework(merged: Overridden) -> Iterator[str]:
-    """Set keys that the workload leaves open to what its framework always does. Yield a sentence for each."""
+def _framework_settings(merged: Overridden) -> Iterator[str]:
+    """Set missing keys to what the workload's framework always does. Yield a sentence for each key that is set.
+
+    Keys are set while the result is iterated. Yield nothing for an unknown framework.
+    """
     training, split = (merged.data.get(name, {}) for name in ("training", "parallelism"))
     if not isinstance(training, dict) or not isinstance(split, dict) or not training.get("framework"):
         return
@@ -107,10 +127,11 @@ def _of_framework(merged: Overridden) -> Iterator[str]:
                 yield f"{key} {value} ({framework.name}'s)"
 
 
-def _implied(merged: Overridden) -> Iterator[str]:
+def _derived_settings(merged: Overridden) -> Iterator[str]:
     """Set keys that Megatron-LM derives from other arguments (megatron/training/arguments.py). Yield a sentence for each.
 
-    Sequence parallelism is off without tensor parallelism, a layout fixes the chunks per rank, several chunks mean interleaving.
+    Sequence parallelism is off without tensor parallelism, a layout fixes the chunks per rank, schedules that pair passes overlap
+    exchanges with the other pass, and several chunks mean interleaving.
     """
     split = merged.data.get("parallelism")
     if not isinstance(split, dict):
@@ -139,7 +160,10 @@ def _implied(merged: Overridden) -> Iterator[str]:
 
 
 def unbuilt(document: Document) -> Unbuilt:
-    """Return a parsed workload before its overrides. Raises ConfigError for an invalid key."""
+    """Return a parsed workload, or config.json of Hugging Face, before its overrides.
+
+    Raise ConfigError for a document of another kind, or a key that is not supported.
+    """
     _check_kind(document)
     if is_config(document.data):
         return Unbuilt(converted(document), (), document.data)
@@ -147,7 +171,7 @@ def unbuilt(document: Document) -> Unbuilt:
 
 
 def _check_kind(document: Document) -> None:
-    """Raise ConfigError if a file describes something other than a workload."""
+    """Raise ConfigError if a document describes something other than a workload, such as a topology."""
     for key in ("cluster", "fabric"):
         if key in document.data:
             what = "this is a topology, not a workload; the topology comes first, then the workload"
@@ -155,22 +179,22 @@ def _check_kind(document: Document) -> None:
     if document.path.endswith(".json") and not document.data.keys() & {"model_type", "model"}:
         raise document.error((), "lacks model_type; a Hugging Face config.json has it, a workload has model")
     if "jobs" in document.data:
-        raise document.error(("jobs", KEY), "this is a file of jobs, not a workload; `clustersim jobs` plays it")
+        raise document.error(("jobs", KEY), "this is a file of jobs, not a workload; `clustersim jobs` simulates it")
 
 
 def rename(document: Document) -> Document:
-    """Return the document with Megatron's names replaced by this project's, and without ignored names.
+    """Return the document with Megatron's names replaced by this project's keys. Names without effect are left out.
 
-    Raises ConfigError if a value is given under two names.
+    Raise ConfigError if a value is set under two names, or a name is not supported.
     """
     data: dict[str, Any] = {}
     positions = dict(document.positions)
     leaves = _leaves(document)
     names = {str(loc[-1]).replace("-", "_"): (loc, value) for loc, value in leaves}
-    given = {name: value for name, (_, value) in names.items()}
+    values = {name: value for name, (_, value) in names.items()}
     for loc, value in leaves:
         key = str(loc[-1]).replace("-", "_")
-        if silent(key, given) or (key in NEEDS and not NEEDS[key] & names.keys()):
+        if silent(key, values) or (key in NEEDS and not NEEDS[key] & names.keys()):
             continue
         if (remedy := refused(key, value)) is not None:
             raise document.error(loc, f"{loc[-1]} is not supported; {remedy}")
@@ -183,15 +207,18 @@ def rename(document: Document) -> Document:
         if target != loc:
             _move(document, positions, loc, target)
         _put(document, data, target, converted, loc)
-    for together in _joined(document, names):
-        loc = names[together.name][0]
-        _move(document, positions, loc, together.key)
-        _put(document, data, together.key, together.value, loc)
+    for derived in _derived_from_several(document, names):
+        loc = names[derived.name][0]
+        _move(document, positions, loc, derived.key)
+        _put(document, data, derived.key, derived.value, loc)
     return Document(document.path, data, positions)
 
 
-def _joined(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[Joined]:
-    """Return the keys that follow from several of Megatron's arguments together. Raises ConfigError if the arguments conflict."""
+def _derived_from_several(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[Joined]:
+    """Return the keys that follow from several of Megatron's arguments together.
+
+    names: {argument: (its position in the document, its value)}. Raise ConfigError if the arguments conflict.
+    """
     try:
         return joined({name: value for name, (_, value) in names.items()})
     except GroupError as error:
@@ -199,48 +226,59 @@ def _joined(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[Jo
 
 
 def _dropped(key: str) -> bool:
+    """Return whether a name of Megatron's is ignored."""
     return key in NO_EFFECT or key in NOT_MODELLED or key in REMEDIES
 
 
 def _leaves(document: Document) -> list[tuple[Loc, Any]]:
-    """Return the values of the top level and of the sections; empty sections are kept for validation to reject."""
-    found: list[tuple[Loc, Any]] = []
+    """Return (position, value) of each value at the top level and in the sections of a document.
+
+    Empty sections are values themselves, so that validation rejects them.
+    """
+    leaves: list[tuple[Loc, Any]] = []
     for key, value in document.data.items():
         if key in SECTIONS and isinstance(value, dict) and value:
-            found += [((key, inner), item) for inner, item in value.items()]
+            leaves += [((key, inner), item) for inner, item in value.items()]
         else:
-            found.append(((key,), value))
-    return found
+            leaves.append(((key,), value))
+    return leaves
 
 
 def _move(document: Document, positions: dict[Loc, Position], source: Loc, target: Loc) -> None:
+    """Give `target` and its parents the position in the file that `source` has."""
     positions[target] = document.positions[source]
     for depth in range(1, len(target)):
         positions.setdefault(target[:depth], document.positions[source])
 
 
 def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, source: Loc) -> None:
-    """Set a value at its position, and create parents as needed."""
-    here = data
+    """Set the value at `target` in nested dicts, and create its parents. A mapping is merged into an existing one.
+
+    source: position in the document for errors. Raise ConfigError if the value is there already, or a parent is a single value.
+    """
+    parent = data
     for part in target[:-1]:
-        inner = here.setdefault(str(part), {})
+        inner = parent.setdefault(str(part), {})
         if not isinstance(inner, dict):
             raise document.error(
                 source, f"{'.'.join(map(str, target))} cannot be set, {part} is a single value; remove it"
             )
-        here = inner
+        parent = inner
     last = str(target[-1])
-    if isinstance(here.get(last), dict) and isinstance(value, dict):
-        value = {**value, **here[last]}
-    elif last in here:
+    if isinstance(parent.get(last), dict) and isinstance(value, dict):
+        value = {**value, **parent[last]}
+    elif last in parent:
         raise document.error(source, f"{'.'.join(map(str, target))} is given twice under two names; keep one of them")
-    here[last] = value
+    parent[last] = value
 
 
 def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, SourcePlace]) -> Overridden:
-    """Return the document with values replaced; unknown keys fail in validation as keys of the file do."""
+    """Return the document with values replaced. Ignored names change nothing; unknown keys fail in validation later.
+
+    overrides, places: as in `build`. Raise InputError for a key of a topology, or a name that is not supported.
+    """
     data = copied(document.data)
-    found: dict[Loc, SourcePlace] = {}
+    sources: dict[Loc, SourcePlace] = {}
     for key, raw in overrides.items():
         if of_topology(key):
             raise InputError(
@@ -258,5 +296,5 @@ def override(document: Document, overrides: Mapping[str, object], places: Mappin
         if alias and converted is None:
             continue
         replace(data, target, converted, key)
-        found[target] = places.get(key, (f"{document.path} (command line)", 0, 0))
-    return Overridden(document.path, data, document.positions, found)
+        sources[target] = places.get(key, (f"{document.path} (command line)", 0, 0))
+    return Overridden(document.path, data, document.positions, sources)

@@ -15,11 +15,12 @@ import numpy as np
 from clustersim.arrays import Ints
 
 AXES = ("pp", "dp", "ep", "cp", "tp")
+"""Axes of the mesh, from the slowest to the fastest in the order of ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The degrees of a split; rank = (((pp·DP + dp)·EP + ep)·CP + cp)·TP + tp."""
+    """Parallel degrees of a job. Coordinates (pp, dp, ep, cp, tp) belong to rank (((pp·DP + dp)·EP + ep)·CP + cp)·TP + tp."""
 
     tp: int
     """Tensor-parallel degree."""
@@ -48,26 +49,32 @@ class Mesh:
         return np.arange(self.size, dtype=np.int64).reshape(self.shape)
 
     def rank(self, dp: int, pp: int, tp: int) -> int:
-        """Return the rank at these coordinates, with ep and cp 0."""
+        """Return the rank at the coordinates dp, pp and tp, with ep and cp 0."""
         return int(self.ranks[pp, dp, 0, 0, tp])
 
     def coordinates(self, rank: Ints | int) -> tuple[Ints, ...]:
-        """Return the coordinates of ranks in the order of `AXES`."""
+        """Return the coordinates of one rank or an array of ranks: an array like `rank` for each of `AXES`."""
         return tuple(np.asarray(axis, np.int64) for axis in np.unravel_index(rank, self.shape))
 
     def groups(self, *axes: str) -> Ints:
-        """Return the groups over one or more of "pp", "dp", "ep", "cp", "tp", in this order, as an array (groups, size)."""
+        """Return all groups of ranks that differ only in their coordinates on `axes`, an array (groups, size).
+
+        axes: one or more of "pp", "dp", "ep", "cp", "tp". In a group the last of them varies fastest.
+        """
         inner = [AXES.index(axis) for axis in axes]
         size = math.prod(self.shape[axis] for axis in inner)
         return np.moveaxis(self.ranks, inner, range(-len(inner), 0)).reshape(-1, size)
 
     def embedding(self) -> Ints:
-        """Return the groups of first and last stage that share a tied embedding, an array (groups, 2); none if pp is 1."""
+        """Return the pairs (rank of the first stage, rank of the last stage) that share a tied embedding, an array (pairs, 2).
+
+        There are none if pp is 1.
+        """
         if self.pp == 1:
             return np.empty((0, 2), np.int64)
         return self.groups("pp")[:, [0, -1]]
 
     def p2p(self) -> Ints:
-        """Return the pairs of ranks that send activations to the next stage, an array ((pp - 1)·ranks per stage, 2)."""
+        """Return the pairs (rank, its next rank in the pipeline), an array ((pp - 1)·ranks per stage, 2)."""
         lanes = self.groups("pp")
         return np.stack([lanes[:, :-1].ravel(), lanes[:, 1:].ravel()], axis=1)

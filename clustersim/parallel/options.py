@@ -36,6 +36,7 @@ OPTIONS = (
     ),
     Option("clocks", "clocks", "word", "sustained,0.85", "sustained, boost, or a share such as 0.85.", swept=False),
 )
+"""Options for keys of the workload, in the order of `--help`."""
 
 NAMES = {option.key: option.name for option in OPTIONS}
 """Dotted key of the workload → name of its option."""
@@ -47,11 +48,14 @@ RUN_OPTIONS = (*OF_TOPOLOGY, *OPTIONS)
 """Options of `clustersim run` that set a key, options of the topology first."""
 
 FLAGS = {option.key: option.flag for option in RUN_OPTIONS}
-"""Option of a command by dotted key of a topology or a workload."""
+"""Option of a command, such as `--tp`, by dotted key of a topology or a workload."""
 
 
 def change_words(changes: Mapping[str, object], by_set: Collection[str] = ()) -> list[str]:
-    """Return the words of a command line that set keys: their own options, or `--set` for those without and all in `by_set`."""
+    """Return the words of a command line that set keys to values, such as [`--tp`, `4`, `--set`, `parallelism.ep=2`].
+
+    changes: values by dotted key. by_set: keys that are set by `--set` although they have options of their own.
+    """
     from clustersim.config.overrides import as_text
 
     words: list[str] = []

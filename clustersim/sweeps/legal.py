@@ -32,7 +32,7 @@ from clustersim.parallel.check import (
     tensor_parallel,
 )
 from clustersim.parallel.job import Job, divisors, least_dp
-from clustersim.parallel.nearby import around
+from clustersim.parallel.nearby import adjacent_multiples
 from clustersim.parallel.options import KEYS, NAMES, RUN_OPTIONS
 from clustersim.preparation import lacking
 from clustersim.schedules import check as schedules
@@ -310,7 +310,7 @@ def _global_batch(seen: PointValues) -> list[int]:
     """Return the workload's batch if all replicas get equally many microbatches, else the nearest batches that do."""
     most = seen.cluster.gpus // seen.lanes
     unit = most // seen.least * seen.least * seen.degree("training.micro_batch")
-    return sorted(around(seen.base.training.global_batch, unit)) if unit else []
+    return sorted(adjacent_multiples(seen.base.training.global_batch, unit)) if unit else []
 
 
 def _pp(seen: PointValues) -> list[int]:

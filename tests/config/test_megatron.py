@@ -261,5 +261,5 @@ def test_files_in_the_wrong_order_are_told_so():
         build(parse("cluster: {nodes: 1, node: hgx-h100}", "c.yaml"))
     with pytest.raises(ConfigError, match=r"t\.yaml:2:1: this is a workload, not a topology; the topology comes first"):
         build_topology(parse(f"name: t{SPLIT}", "t.yaml"))
-    with pytest.raises(ConfigError, match="this is a file of jobs, not a workload; `clustersim jobs` plays it"):
+    with pytest.raises(ConfigError, match="this is a file of jobs, not a workload; `clustersim jobs` simulates it"):
         build(parse("jobs: [{workload: a.yaml}]", "j.yaml"))
