@@ -242,7 +242,10 @@ class Preparation:
         ConfigError."""
         written = self.written(job, microbatches)
         used, none = self.kinds(gpus), dict[Kernel, float]()
-        taken, gpu = job.sms_beside or 0, min((self.cluster.kinds[kind].gpu for kind in used), key=lambda one: one.sms)
+        taken, gpu = (
+            job.communication_sms or 0,
+            min((self.cluster.kinds[kind].gpu for kind in used), key=lambda one: one.sms),
+        )
         if taken >= gpu.sms:
             what = f"{taken} leave none of the {gpu.sms} SMs of {gpu.name} to passes; write fewer, or nccl"
             raise job.error("parallelism.overlap.sms", what)

@@ -38,7 +38,7 @@ from clustersim.model.kernel import VECTOR, Kernel
 from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.host import Launcher
 from clustersim.parallel.job import Job
-from clustersim.parallel.offload import WAYS, offloads
+from clustersim.parallel.offload import DIRECTIONS, offloads
 from clustersim.topology.host_links import hosted as with_hosts
 from clustersim.topology.model import Topology
 
@@ -163,7 +163,7 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
 
     role, groups = topology.cache.once(("ranks", net.cells.key), found)
     gpus, job = work.gpus[ranks.first], work.job
-    made = Activities(work.seconds, net, work.hosts, job.sms_beside, job.memory_beside)
+    made = Activities(work.seconds, net, work.hosts, job.communication_sms, job.communication_memory)
     how = launching(job, work.scripts, work.seconds, work.hosts)
     # a layout without hosts may still have the points where a host waits for its GPU
     own = {one: hosted(one, how) if work.hosts or one.synchronised else one for one in layouts(work.scripts)}
@@ -346,7 +346,7 @@ class Activities:
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
         """Return the shares of SMs and memory bandwidth that communication takes from concurrent passes."""
-        if call.group in WAYS or (self.sms == 0 and self.memory == 0.0):  # copy engines take neither
+        if call.group in DIRECTIONS or (self.sms == 0 and self.memory == 0.0):  # copy engines take neither
             return 0.0, 0.0
         plan, gpus = self.network.plan(call, cell), [kind.gpu for kind in self.network.topology.kinds]
         sms = plan.channels if self.sms is None else self.sms

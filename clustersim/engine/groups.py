@@ -23,7 +23,7 @@ from clustersim.model.operator import Collective
 from clustersim.model.sharding import TOKENS
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
-from clustersim.parallel.offload import WAYS, offloads
+from clustersim.parallel.offload import DIRECTIONS, offloads
 from clustersim.schedules.pipeline import Pipeline
 from clustersim.topology.model import Topology
 
@@ -93,10 +93,10 @@ def families(
     if offloads(job):  # copies may cross links of GPUs that reach each other over PCIe, at any time
         eras = {}
     upwards = fanouts(distinct(topology.numbering.node_of(gpus)), topology)
-    ranks |= {name: lambda: np.arange(job.mesh.size)[:, np.newaxis] for name in WAYS}
+    ranks |= {name: lambda: np.arange(job.mesh.size)[:, np.newaxis] for name in DIRECTIONS}
     found = []
     for name, own in wanted.items():
-        host = (WAYS[name], job.training.offload.threads) if name in WAYS else None
+        host = (DIRECTIONS[name], job.training.offload.threads) if name in DIRECTIONS else None
         algorithm = "" if host or set(own) <= MESSAGES else _algorithm(job.parallelism.algorithms, name)
         shares, router = (job.shares, job.router) if name == "ep" else ((), None)
         wide = pipelines(job) if name in (FORWARD, BACKWARD) and not job.parallelism.overlap.p2p else None

@@ -44,12 +44,12 @@ from clustersim.parallel.host import reads_counts, reads_loss, unflattens
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import (
     bucket,
-    copied,
     first_reads,
     gradients_leave,
     has_habit,
     last_ready,
     put_back,
+    replicated_families,
     update,
     weight_bytes,
 )
@@ -394,8 +394,8 @@ class _Writer:
 
     @property
     def kinds(self) -> list[tuple[str, bool]]:
-        """[(family, whether experts')] of the groups with the same parameters, as in `parallel.optimizer.copied`."""
-        return copied(self.job)
+        """[(family, whether experts')] of the groups with the same parameters, as in `parallel.optimizer.replicated_families`."""
+        return replicated_families(self.job)
 
     @property
     def gathers(self) -> bool:

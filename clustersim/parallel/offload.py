@@ -1,7 +1,7 @@
 """Offloading: what is kept in the hosts' memory, what is copied there and back, and what CPUs update.
 
-DeepSpeed's ZeRO-Offload and ZeRO-Infinity (arXiv 2101.06840, 2104.07857), Megatron-Core's HybridDeviceOptimizer and Transformer
-Engine's offload of activations, PyTorch's CPUOffloadPolicy: the same copies by other names.
+The same copies have several names: DeepSpeed's ZeRO-Offload and ZeRO-Infinity (arXiv 2101.06840, 2104.07857), Megatron-Core's
+HybridDeviceOptimizer, Transformer Engine's offload of activations, and PyTorch's CPUOffloadPolicy.
 """
 
 from __future__ import annotations
@@ -31,77 +31,88 @@ SAVE, RELOAD = "save", "reload"
 """Task families of the copies of activations to the host and back."""
 UPDATE_OUT, UPDATE_INTO, CPU = "update_d2h", "update_h2d", "cpu"
 """Task families of the update: gradients to the host, updated weights back, and the CPU's work in between."""
-WAYS = {OUT: "up", SAVE: "up", UPDATE_OUT: "up", INTO: "down", RELOAD: "down", UPDATE_INTO: "down", CPU: "memory"}
-"""Link direction of a GPU that each family uses: to the host, from the host, or only the host's memory."""
+DIRECTIONS = {OUT: "up", SAVE: "up", UPDATE_OUT: "up", INTO: "down", RELOAD: "down", UPDATE_INTO: "down", CPU: "memory"}
+"""Link of a GPU that each task family uses: `up` to the host, `down` from the host, or the host's `memory`."""
 EAGER: Annotated[float, Declared(chosen_on="DeepSpeed's own 5 to 7 times")] = 6.0
 """Bytes that PyTorch's own Adam moves on a CPU, relative to one fused pass (DeepSpeed, ops/adam/cpu_adam.py)."""
 
 
 def offloads(job: Job) -> bool:
     """Return whether a job keeps any state or activations on its hosts."""
-    own = job.training.offload
-    return bool(own.optimizer_states or own.parameters or own.activations)
+    offload = job.training.offload
+    return bool(offload.optimizer_states or offload.parameters or offload.activations)
 
 
 def host_update(job: Job, stages: Sequence[Stage], parameters: int, experts: int) -> Iterator[tuple[Collective, str]]:
-    """Yield the parts of a rank's update on its host, each with the family that it waits for ("": none).
+    """Yield (part of a rank's update on its host, family of the part that it waits for; "" for none), in order.
 
-    The parts are remaining gradients, the optimizer's reads and writes of host memory, and weights back, for the whole rank or
-    block by block. parameters, experts: parameters of the rank with these stages, and how many of them are in spread experts.
+    The parts are copies of the gradients that are not on the host yet, the optimizer's traffic in host memory, and copies of
+    updated weights back. With `offload.overlap` they come block by block, else once for the whole rank. Nothing is yielded if the
+    host updates nothing.
+
+    parameters: number of parameters of the rank, which has `stages`. experts: how many of them are in spread experts.
     """
-    setting, weight, main = job.training.offload, weight_bytes(job), main_bytes(job)
-    held = {False: parameters - experts, True: experts}
-    own = {expert: setting.optimizer_states * count / job.shards(expert) for expert, count in held.items()}
-    total, leave = math.fsum(own.values()), gradients_leave(job)
-    each = 2 * moment_bytes(job) + 3 * main
-    each += 2 * main if job.training.clip_gradients else 0  # clipping scales gradients
-    each += main + weight if weight < main and not setting.parameters else 0
-    often = EAGER if setting.update == "eager" else 1.0
-    out = math.fsum(count * main for expert, count in own.items() if not leave or job.shards(expert) == 1)
-    parts = sum(count for stage in stages for _, count in stage.layers) if setting.overlap else 1
+    offload, weight, main = job.training.offload, weight_bytes(job), main_bytes(job)
+    counts = {False: parameters - experts, True: experts}
+    updated = {expert: offload.optimizer_states * count / job.shards(expert) for expert, count in counts.items()}
+    total, gradients_left = math.fsum(updated.values()), gradients_leave(job)
+    bytes_each = 2 * moment_bytes(job) + 3 * main
+    bytes_each += 2 * main if job.training.clip_gradients else 0  # clipping scales gradients
+    bytes_each += main + weight if weight < main and not offload.parameters else 0
+    traffic_factor = EAGER if offload.update == "eager" else 1.0
+    out = math.fsum(count * main for expert, count in updated.items() if not gradients_left or job.shards(expert) == 1)
+    parts = sum(count for stage in stages for _, count in stage.layers) if offload.overlap else 1
     for _ in range(parts if total else 0):
         if out:
             yield Collective(UPDATE_OUT, "gradients", out / parts), ""
-        yield Collective(CPU, "update", total * each * often / parts), UPDATE_OUT if out else ""
-        if not setting.parameters:
+        yield Collective(CPU, "update", total * bytes_each * traffic_factor / parts), UPDATE_OUT if out else ""
+        if not offload.parameters:
             yield Collective(UPDATE_INTO, "weights", total * weight / parts), CPU
 
 
 def leaving(job: Job, size: float, expert: bool) -> float:
-    """Return the bytes of reduced gradients that a rank copies to its host from a bucket of `size` bytes; 0 if they stay.
-    Gradients are widened on the GPU (DeepSpeed, runtime/zero/stage_1_and_2.py:
-    async_inplace_copy_grad_to_fp32_buffer_from_gpu)."""
+    """Return the bytes that a rank copies to its host of a reduced bucket of gradients; 0 if gradients stay until the update.
+
+    size: bytes of the bucket before it is sharded. expert: whether it belongs to spread experts. Gradients are widened on the GPU
+    (DeepSpeed, runtime/zero/stage_1_and_2.py: async_inplace_copy_grad_to_fp32_buffer_from_gpu).
+    """
     wide = main_bytes(job) / BYTES[job.training.gradients]
     return job.training.offload.optimizer_states * wide * size / job.shards(expert) if gradients_leave(job) else 0.0
 
 
 def moved(job: Job, stage: Stage, layer: Layer) -> float:
-    """Return the bytes of activations of a block that are copied to the host after its forward pass."""
+    """Return the bytes of one block's activations that are copied to the host after its forward pass; 0 for other layers."""
     return job.training.offload.activations * stage.saved(layer) if layer.name in BLOCKS else 0.0
 
 
 def block_copies(job: Job, stage: Stage, letter: str) -> Iterator[tuple[int, Collective | tuple[str, None, int]]]:
-    """Yield (n, copy or wait) for a pass of a stage: the item follows the first n of its steps.
+    """Yield (n, item) for a pass of a stage, where the item follows the first n steps of the pass. Yield nothing without offload.
 
-    After a block its activations are copied out, once the previous block's copy has ended. Before a block of a backward pass its
-    activations must be back, and the copy of the next block's starts. A wait covers all copies of a family except the last few.
+    letter: `F` or `B`. An item is a copy of activations, or a wait (family, None, k) for all copies of a family so far except the
+    last k. After a block its activations are copied out, once the previous block's copy has ended. Before a block of a backward
+    pass its activations must be back, and the copy of the next block's starts.
     """
-    position, found = 0, list[tuple[int, float]]()
+    position, copies = 0, list[tuple[int, float]]()
     for layer, steps in stage.passes(letter) if job.training.offload.activations else ():
         begin, position = position, position + len(steps)
         if size := moved(job, stage, layer):
-            found.append((position if letter == "F" else begin, size))
-    for i, (place, size) in enumerate(found):
+            copies.append((position if letter == "F" else begin, size))
+    for i, (steps_before, size) in enumerate(copies):
         if letter == "F":
-            yield place, (SAVE, None, 0)
-            yield place, Collective(SAVE, "activations", size)
+            yield steps_before, (SAVE, None, 0)
+            yield steps_before, Collective(SAVE, "activations", size)
             continue
-        yield from ((place, Collective(RELOAD, "activations", own)) for _, own in found[i + (i > 0) : i + 2])
-        yield place, (RELOAD, None, int(i + 1 < len(found)))
+        yield from (
+            (steps_before, Collective(RELOAD, "activations", next_size)) for _, next_size in copies[i + (i > 0) : i + 2]
+        )
+        yield steps_before, (RELOAD, None, int(i + 1 < len(copies)))
 
 
 def activations_moved(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return bytes of activations per microbatch: on the host between passes, and on the GPU for the two blocks in use."""
+    """Return (bytes on the host between passes, bytes on the GPU for the two blocks in use) of offloaded activations.
+
+    Both are for one microbatch of a stage; (0, 0) without offload.
+    """
     if not job.training.offload.activations:
         return 0.0, 0.0
     sizes = [(moved(job, stage, layer), count) for layer, count in stage.layers]
@@ -110,46 +121,53 @@ def activations_moved(job: Job, stage: Stage) -> tuple[float, float]:
 
 
 def kept_on_gpu(job: Job, stage: Stage) -> tuple[float, float, float, float, float]:
-    """Return the bytes per microbatch on the GPU between passes, then kept and temporary bytes of `backward_peak` and
-    `forward_peak`."""
-    (away, two), back, forth = activations_moved(job, stage), stage.backward_peak, stage.forward_peak
+    """Return the bytes of activations on the GPU for one microbatch of a stage, without those on the host.
+
+    They are the bytes kept between passes, the kept and temporary bytes of `Stage.backward_peak`, and those of
+    `Stage.forward_peak`.
+    """
+    (on_host, in_use), backward, forward = activations_moved(job, stage), stage.backward_peak, stage.forward_peak
     return (
-        stage.saved_bytes - away,
-        back.kept - away + two,
-        back.temporary,
-        forth.kept - away + two,
-        forth.temporary,
+        stage.saved_bytes - on_host,
+        backward.kept - on_host + in_use,
+        backward.temporary,
+        forward.kept - on_host + in_use,
+        forward.temporary,
     )
 
 
 def host_bytes(job: Job, stages: Sequence[Stage]) -> float:
-    """Return the bytes of host memory that the optimizer states of a rank with these stages take.
+    """Return the bytes of host memory for the optimizer states and parameters that a rank with `stages` keeps there.
 
-    Moments, weights and gradients in the type of their update: 16 bytes per parameter for Adam (deepspeedai/DeepSpeed issue
-    7693), plus the weights that are gathered from the host.
+    Moments, weights and gradients have the type of their update: 16 bytes per parameter for Adam (deepspeedai/DeepSpeed issue
+    7693). With DeepSpeed's ZeRO-3, the weights that are gathered from the host are added.
     """
     setting, main = job.training.offload, main_bytes(job)
-    own = math.fsum(stage.held(kind) / job.shards(kind) for stage in stages for kind in (False, True))
+    parameters = math.fsum(stage.held(expert) / job.shards(expert) for stage in stages for expert in (False, True))
     states = setting.optimizer_states * (moment_bytes(job) + 2 * main)
-    return own * (states + (weight_bytes(job) if setting.parameters and job.parallelism.zero3 else 0.0))
+    return parameters * (states + (weight_bytes(job) if setting.parameters and job.parallelism.zero3 else 0.0))
 
 
 def host_peaks(job: Job, part: Sequence[Stage], start: Ints, kept: Ints) -> list[float]:
-    """Return the peak bytes of host memory per GPU of each pipeline rank.
+    """Return the peak bytes of host memory per GPU, for each pipeline rank.
 
-    part: all stages. kept: microbatches in flight for each stage of a rank; rank r has rows start[r] to start[r + 1].
+    part: all global stages. kept: microbatches in flight (rows, stages of a rank) at moments of the step; pipeline rank r has the
+    rows start[r] to start[r + 1].
     """
-    each = job.lanes(part)
-    away = [np.array([activations_moved(job, stage)[0] for stage in own]) for own in each]
+    lanes = job.lanes(part)
+    on_host = [np.array([activations_moved(job, stage)[0] for stage in stages]) for stages in lanes]
     return [
-        host_bytes(job, own) + float((kept[begin:end] * size).sum(axis=1).max(initial=0.0))
-        for own, size, (begin, end) in zip(each, away, pairwise(start.tolist()), strict=True)
+        host_bytes(job, stages) + float((kept[begin:end] * size).sum(axis=1).max(initial=0.0))
+        for stages, size, (begin, end) in zip(lanes, on_host, pairwise(start.tolist()), strict=True)
     ]
 
 
-def must_fit_hosts(job: Job, each: Sequence[float], cluster: Topology, gpus: Ints) -> None:
-    """Raise OutOfMemoryError if `each`, the `host_peaks` of a job on the GPUs `gpus`, exceeds the memory of a host."""
-    need, have = (size / 2**30 for size in fullest_host(cluster, gpus, each))
+def must_fit_hosts(job: Job, peaks: Sequence[float], cluster: Topology, gpus: Ints) -> None:
+    """Raise OutOfMemoryError if a job needs more memory of a host than the host has.
+
+    peaks: `host_peaks` of the job. gpus: GPU of each rank.
+    """
+    need, have = (size / 2**30 for size in fullest_host(cluster, gpus, peaks))
     if need > have:
         what = f"a node needs {need:,.0f} GiB of host memory and has {have:,.0f} GiB; offload less, raise "
         remedy = "parallelism.zero or dp, or write the memory that your nodes have as host.memory"

@@ -1,4 +1,7 @@
-"""Buckets of parameters that are reduced or gathered together, as Megatron's overlap does."""
+"""Weight updates: buckets of parameters, kernels of each optimizer, and bytes of optimizer state.
+
+Buckets of parameters are reduced or gathered together, as with Megatron's overlap of gradient reduction.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +23,38 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.stages import stages
 
 
-def copied(job: Job) -> list[tuple[str, bool]]:
-    """Return the rank families over which parameters are replicated, each with whether it is the family of spread experts."""
-    found = [("dp", False), ("edp", True)] if job.parallelism.spread else [("dp", False)]
-    return [(family, expert) for family, expert in found if job.copies(expert) > 1]
+def replicated_families(job: Job) -> list[tuple[str, bool]]:
+    """Return (rank family, whether it is that of spread experts) for each family over which a job's parameters are replicated.
+
+    The families are `dp` and, if experts are spread over ranks, `edp`. A family of one rank is left out.
+    """
+    families = [("dp", False), ("edp", True)] if job.parallelism.spread else [("dp", False)]
+    return [(family, expert) for family, expert in families if job.copies(expert) > 1]
 
 
 class Bucket(NamedTuple):
     """Parameters whose gradients are reduced together, or that are gathered together."""
 
     position: int
-    """Number of steps of a pass after which they are ready, or before which they are first read."""
+    """Number of steps of a pass after which the parameters are ready, or before which they are first read."""
     parameters: float
     """Number of parameters."""
 
 
 def bucket(job: Job, copies: int | None = None) -> float:
-    """Return the number of parameters per bucket among `copies` ranks (default: the job's) with the same parameters.
+    """Return the number of parameters per bucket.
 
-    The default size is Megatron's (megatron/core/distributed/distributed_data_parallel.py).
+    copies: number of ranks with the same parameters; None: the job's number for dense parameters. The default size is Megatron's
+    (megatron/core/distributed/distributed_data_parallel.py).
     """
     return job.parallelism.bucket or max(40_000_000, 1_000_000 * (copies or job.copies(expert=False)))
 
 
 def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
-    """Group (position, parameters) into buckets of at least `size`, each at its last position; the last bucket has the rest."""
+    """Return buckets of at least `size` parameters, each at the position of its last parameters. The last bucket has the rest.
+
+    ready: pairs (position, number of parameters) in order of position. If it is empty, the result is one empty bucket at 0.
+    """
     result: list[Bucket] = []
     filled = 0.0
     for position, parameters in ready:
@@ -58,7 +68,10 @@ def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
 
 
 def first_reads(used: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
-    """Group (position, parameters) into buckets of at least `size`, each at its first position."""
+    """Return buckets of at least `size` parameters, each at the position of its first parameters. The last bucket has the rest.
+
+    used: pairs (position, number of parameters) in order of position. If it is empty, the result is one empty bucket at 0.
+    """
     result: list[Bucket] = []
     for position, parameters in used:
         if result and result[-1].parameters < size:
@@ -78,8 +91,8 @@ MOMENTS: Annotated[Mapping[str, int], Declared()] = {
     "sgd": 1,
     "none": 0,
 }
-"""Moments per parameter, in the data type of `training.moments`. Muon has one for matrices inside blocks; Adafactor's means of
-rows and columns are negligible."""
+"""Number of moments per parameter, by optimizer; moments have the data type of `training.moments`. Muon has one for matrices
+inside blocks; Adafactor's means of rows and columns are negligible."""
 EIGHT_BIT: Annotated[float, Declared("B")] = 1 + 4 / 2048
 """Bytes of a moment of 8-bit Adam or Lion: one byte, and an fp32 scale per 2,048 moments (bitsandbytes, functional.py)."""
 ITERATIONS: Annotated[int, Declared()] = 5
@@ -113,105 +126,112 @@ UPDATES = frozenset(
 
 
 def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
-    """Return the kernels that update `parameters` parameters of one rank after gradients are reduced.
+    """Return the kernels of one rank's weight update, from reduced gradients to updated weights; () without an optimizer.
 
-    experts: how many of the parameters belong to spread experts.
+    parameters: number of parameters of the rank before sharding. experts: how many of them belong to spread experts. What the
+    host updates is left out.
     """
     kind = job.training.optimizer
     if kind == "none":
         return ()
-    held = ((parameters - experts, job.shards(False)), (experts, job.shards(True)))
-    whole_part = sum(-(-count // ranks) for count, ranks in held)
-    own = math.ceil(whole_part * (1 - job.training.offload.optimizer_states))
+    counts = ((parameters - experts, job.shards(False)), (experts, job.shards(True)))
+    shard = sum(-(-count // ranks) for count, ranks in counts)
+    on_gpu = math.ceil(shard * (1 - job.training.offload.optimizer_states))
     gradient, weight = BYTES[job.training.gradients], weight_bytes(job)
-    widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 and main_bytes(job) == 4 else ()
-    whole = not job.sharded  # if False, weights are cast while gathered, and gradients are allocated per pass
-    clipped = parameters if has_habit(job, "reduces_whole") else own if gradients_leave(job) else whole_part
+    widen = (("gradients_to_fp32", on_gpu, gradient + 4),) if gradient < 4 and main_bytes(job) == 4 else ()
+    replicated = not job.sharded  # sharded weights are cast while gathered, and their gradients are allocated per pass
+    clipped = parameters if has_habit(job, "reduces_whole") else on_gpu if gradients_leave(job) else shard
     main = main_bytes(job)
     clip = (("gradient_norm", clipped, main), ("gradient_scale", clipped, 2 * main))[: 2 * job.training.clip_gradients]
     share = matrix_share(job.model) if kind == "muon" else 1.0
-    of_moments, of_weights = PASSES[job.training.optimizer_kernels if kind == "adam" else "fused"]
-    step = (kind, own, of_moments * moment_bytes(job) + of_weights * main + share * SEPARATE.get(kind, 0.0) * main / 4)
-    cast = (("weights_from_fp32", own, 4 + weight),) if weight < main and whole else ()
-    clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
-    passes = tuple(_pass(*one) for one in (*widen, *clip, step, *cast, *clear) if one[1])
-    return (*passes, *_newton_schulz(job, held)) if kind == "muon" else passes
+    moment_passes, weight_passes = PASSES[job.training.optimizer_kernels if kind == "adam" else "fused"]
+    traffic = moment_passes * moment_bytes(job) + weight_passes * main + share * SEPARATE.get(kind, 0.0) * main / 4
+    step = (kind, on_gpu, traffic)
+    cast = (("weights_from_fp32", on_gpu, 4 + weight),) if weight < main and replicated else ()
+    clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and replicated else ()
+    passes = tuple(_memory_kernel(*arguments) for arguments in (*widen, *clip, step, *cast, *clear) if arguments[1])
+    return (*passes, *_newton_schulz(job, counts)) if kind == "muon" else passes
 
 
 class Matrices(NamedTuple):
-    """Weights of one shape that Muon updates as whole matrices, and the number of such matrices in the model."""
+    """Weights of one shape that Muon updates as whole matrices."""
 
     rows: int
+    """Number of rows of one matrix."""
     columns: int
+    """Number of columns of one matrix."""
     copies: int
+    """Number of matrices of this shape in the model."""
     routed: bool
-    """Whether they belong to experts to which a router sends tokens."""
+    """Whether the matrices belong to experts to which a router sends tokens."""
 
 
 def matrices(model: Model) -> list[Matrices]:
-    """Return the matrices inside the blocks of a model: queries, keys and values separately, gates with the weights they gate.
+    """Return the weights inside the blocks of a model, one entry per shape; shapes are those without tensor parallelism.
 
-    Embeddings, head, norms and biases use Adam (Megatron-LM d98e8a6: core/optimizer/emerging_optimizers).
+    Queries, keys and values are separate matrices; a gate is one with the weights that it gates. Embeddings, head, norms and
+    biases use Adam (Megatron-LM d98e8a6: core/optimizer/emerging_optimizers).
     """
-    found: Counter[tuple[int, int, bool]] = Counter()
+    counts: Counter[tuple[int, int, bool]] = Counter()
     for kind, layers in distinct(model):
         hidden, weights = kind.hidden, named_products(kind)
         for name in ("query_proj", "key_proj", "value_proj", "in_proj"):
             if name in weights:
-                found[hidden, max(weights[name] // hidden, 1), False] += layers
-        found[weights.get("out_proj", 0) // hidden, hidden, False] += layers
+                counts[hidden, max(weights[name] // hidden, 1), False] += layers
+        counts[weights.get("out_proj", 0) // hidden, hidden, False] += layers
         if not kind.feed_forward:
             continue
         shared = kind.shared_ffn or width(kind), kind.shared_experts, False
-        for width_, count, routed in ((width(kind), kind.experts or 1, bool(kind.experts)), shared):
-            found[hidden, (1 + gated(kind)) * width_, routed] += layers * count
-            found[width_, hidden, routed] += layers * count
+        for ffn, experts, routed in ((width(kind), kind.experts or 1, bool(kind.experts)), shared):
+            counts[hidden, (1 + gated(kind)) * ffn, routed] += layers * experts
+            counts[ffn, hidden, routed] += layers * experts
     return [
-        Matrices(rows, columns, count, routed) for (rows, columns, routed), count in found.items() if count and rows
+        Matrices(rows, columns, count, routed) for (rows, columns, routed), count in counts.items() if count and rows
     ]
 
 
 def matrix_share(model: Model) -> float:
     """Return the share of a model's parameters that is in matrices inside its blocks, between 0 and 1."""
-    return min(sum(math.prod(one[:3]) for one in matrices(model)) / total_parameters(model), 1.0)
+    return min(sum(math.prod(shape[:3]) for shape in matrices(model)) / total_parameters(model), 1.0)
 
 
-def _newton_schulz(job: Job, held: Sequence[tuple[int, int]]) -> tuple[Kernel, ...]:
+def _newton_schulz(job: Job, counts: Sequence[tuple[int, int]]) -> tuple[Kernel, ...]:
     """Return the kernels of the Newton–Schulz updates of a rank, matrix by matrix.
 
-    held: the rank's parameters, and over how many ranks their update is divided: of spread experts last, of all others first.
+    counts: (number of the rank's parameters, ranks over which their update is divided) of dense parameters and of spread experts.
 
     An iteration on X of m rows and n columns, m <= n, computes A = X·Xᵀ, its square, and its product with X. The last two are
     added to copies of A and X (torch.addmm). Tensor-parallel ranks repeat the work on whole matrices (muon_tp_mode: duplicated).
     """
-    whole, split = stages(job)[: job.pipeline.stages], job.parallelism
-    parts = sum(stage.dense for stage in whole), split.ep * sum(stage.experts for stage in whole)
+    pipeline, split = stages(job)[: job.pipeline.stages], job.parallelism
+    totals = sum(stage.dense for stage in pipeline), split.ep * sum(stage.experts for stage in pipeline)
     kernels: list[Kernel] = []
-    for one in matrices(job.model):
-        spread = one.routed and split.spread
-        (own, ranks), of = held[spread], parts[spread]
-        m, n = sorted((one.rows, one.columns))
+    for shape in matrices(job.model):
+        spread = shape.routed and split.spread
+        (count, ranks), total = counts[spread], totals[spread]
+        m, n = sorted((shape.rows, shape.columns))
         first, square, last = (
-            gemm("linear", "newton_schulz", "bf16", 1, *shape) for shape in ((m, m, n), (m, m, m), (m, n, m))
+            gemm("linear", "newton_schulz", "bf16", 1, *dimensions) for dimensions in ((m, m, n), (m, m, m), (m, n, m))
         )
-        copies = [_pass("newton_schulz", m * side, 2 * BYTES["bf16"]) for side in (m, n)]
-        each = (first, copies[0], square, copies[1], last)
-        kernels += each * ITERATIONS * -(-one.copies * own // (ranks * of))
+        copies = [_memory_kernel("newton_schulz", m * side, 2 * BYTES["bf16"]) for side in (m, n)]
+        iteration = (first, copies[0], square, copies[1], last)
+        kernels += iteration * ITERATIONS * -(-shape.copies * count // (ranks * total))
     return tuple(kernels)
 
 
 def has_habit(job: Job, name: Literal["reduces_whole", "broadcasts"]) -> bool:
-    """Return whether a job's framework has the habit `name` (a field of `frameworks.table.Framework`)."""
-    found = getattr(load(job.training.framework), name) if job.training.framework else None
-    return found is not None and found.value
+    """Return whether the field `name` of the framework's table, a `frameworks.table.Framework`, is true; False without one."""
+    entry = getattr(load(job.training.framework), name) if job.training.framework else None
+    return entry is not None and entry.value
 
 
 def put_back(job: Job, parameters: int) -> Kernel:
-    """Return the copies of gathered parameters from a buffer into place, as one kernel with a read and a write of each."""
-    return _pass("put_back_parameters", parameters, 2 * weight_bytes(job))
+    """Return the copies of gathered parameters from a buffer into place as one kernel, which reads and writes each one."""
+    return _memory_kernel("put_back_parameters", parameters, 2 * weight_bytes(job))
 
 
-def _pass(op: str, parameters: int, traffic: float) -> Kernel:
+def _memory_kernel(op: str, parameters: int, traffic: float) -> Kernel:
+    """Return a memory-bound kernel over `parameters` elements that moves `traffic` bytes per element."""
     return vector("memory", op, "fp32", 1, parameters, 0.0, traffic)
 
 
@@ -221,9 +241,9 @@ def weight_bytes(job: Job) -> float:
 
 
 def state_bytes(job: Job) -> float:
-    """Return the bytes of optimizer state per parameter before sharding: moments, and an fp32 master of narrower weights.
+    """Return the bytes of optimizer state per parameter before sharding: moments, and a master copy of narrower weights.
 
-    Sharded parameters, and weights that are updated in 16 bits, have no separate master.
+    Sharded parameters have no separate master, nor have weights that are updated in their own type or not at all.
     """
     trained = job.training.optimizer != "none"
     master = main_bytes(job) if trained and weight_bytes(job) < main_bytes(job) and not job.sharded else 0
@@ -231,24 +251,25 @@ def state_bytes(job: Job) -> float:
 
 
 def main_bytes(job: Job) -> float:
-    """Return the bytes of a weight that the optimizer updates, and of its gradient there.
+    """Return the bytes of a weight in the type in which the optimizer updates it, at least 2. Its gradient there has the same
+    type.
 
     PyTorch's optimizers allocate moments like the weights (torch/optim/adamw.py, zeros_like), so that the type of the moments of
     sharded parameters tells the type of the weights.
     """
     training = job.training
-    said = training.main_params or (training.moments if job.parallelism.zero == 3 else "fp32")
-    return max(BYTES[said], 2.0)
+    dtype = training.main_params or (training.moments if job.parallelism.zero == 3 else "fp32")
+    return max(BYTES[dtype], 2.0)
 
 
 def gradients_leave(job: Job) -> bool:
-    """Return whether gradients move to the host as soon as they are reduced (ZeRO-2 and 3), and not at the update."""
+    """Return whether gradients move to the host as soon as they are reduced (ZeRO-2 and 3) instead of at the update."""
     return job.training.offload.optimizer_states > 0 and job.parallelism.zero >= 2
 
 
 def moment_bytes(job: Job) -> float:
-    """Return the bytes of moments per parameter; the mean over all parameters if matrices differ from others."""
+    """Return the bytes of all moments per parameter; for Muon the mean over matrices and other parameters, which use Adam."""
     kind = job.training.optimizer
-    width = EIGHT_BIT if kind.endswith("8bit") else BYTES[job.training.moments]
+    bytes_each = EIGHT_BIT if kind.endswith("8bit") else BYTES[job.training.moments]
     share = matrix_share(job.model) if kind == "muon" else 1.0
-    return (share * MOMENTS[kind] + (1 - share) * MOMENTS["adam"]) * width
+    return (share * MOMENTS[kind] + (1 - share) * MOMENTS["adam"]) * bytes_each

@@ -103,8 +103,8 @@ def slower_overlap(how: str, step: float, plain: float) -> str:
 def not_modelled(jobs: Sequence[Job]) -> list[str]:
     """Return the effects that the answer leaves out, given the jobs."""
     shares = {
-        "memory bandwidth": all(job.memory_beside != 0 for job in jobs),
-        "SMs": all(job.sms_beside != 0 for job in jobs),
+        "memory bandwidth": all(job.communication_memory != 0 for job in jobs),
+        "SMs": all(job.communication_sms != 0 for job in jobs),
     }
     taken = " and ".join(name for name, told in shares.items() if not told)
     launched = all(host(job) for job in jobs)
