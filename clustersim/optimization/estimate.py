@@ -126,19 +126,21 @@ class Estimator:
         placed = _marked_alike(own)
         layers = Layers(placed.shard_at(0))
         whole = Portion(True, len(layers.blocks), own.model.mtp_layers, True)
-        stage = layers.stage(whole, layers.entered(whole, layers.blocks, 0), 0.0, 0.0, False)
+        stage = layers.stage(whole, layers.with_decoder_entry(whole, layers.blocks, 0), 0.0, 0.0, False)
         kinds = LayerKinds.of(layers, stage)
         steps = tuple(self.layers.steps(stage, layer) for layer in kinds.layers)
         parameters, frozen = np.array(
-            [[held(layer) for layer in kinds.layers] for held in (stage.of_layer, stage.frozen_of)], float
+            [[held(layer) for layer in kinds.layers] for held in (stage.layer_parameters, stage.layer_frozen)], float
         )
         saved = np.array([one.saved for one in steps])
         if placed is not own:  # some blocks of a stage are recomputed, and any may be one of them
             whole_job = Layers(own.shard_at(0))
-            marked = whole_job.stage(whole, whole_job.entered(whole, whole_job.blocks, 0), 0.0, 0.0, False)
+            marked = whole_job.stage(whole, whole_job.with_decoder_entry(whole, whole_job.blocks, 0), 0.0, 0.0, False)
             saved = saved * min(1.0, marked.saved_bytes / max(stage.saved_bytes, 1.0))
         temporary = np.array([_temporary(layer) for layer in kinds.layers])
-        return EstimatedTile(job, kinds, steps, saved, temporary, parameters, frozen, layers.own / job.message_parts)
+        return EstimatedTile(
+            job, kinds, steps, saved, temporary, parameters, frozen, layers.hidden_bytes / job.message_parts
+        )
 
     def learn(self, tiles: Sequence[EstimatedTile]) -> None:
         """Forecast the kernels of tiles in one call per predictor. Errors are left to the bound of the tile."""

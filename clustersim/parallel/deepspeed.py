@@ -6,7 +6,7 @@ of the trace. After a module its parameters are freed, unless they are needed ag
 runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module) and stage3.py
 (reduce_independent_p_g_buckets_and_remove_grads).
 
-A module here is an operator with its kernels. A bias counts with its weight.
+A module here is an operator with its kernels. A bias is part of its weight's tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class TracedModule(NamedTuple):
     steps: Steps
     """Kernels and collectives of the module."""
     name: tuple[int, int]
-    """Identifier of the module's parameters: (index of the layer, index of the operator in it)."""
+    """Identifier of the module's parameters: (index of the layer, index of the operator in it). Modules that share parameters
+    have the same one."""
     needs: int
     """Number of parameters to gather; 0 if the module has none, or they are always gathered."""
     makes: int
@@ -45,104 +46,122 @@ class Moment(NamedTuple):
     """Kind of event. gather: a gather of parameters starts; arrive: the pass waits for all gathers; run: a module computes;
     reduce: the reduction of a bucket of gradients starts."""
     parameters: int
-    """Number of parameters gathered or reduced."""
+    """Number of parameters of a gather, arrive or reduce; 0 for a run."""
     steps: Steps
-    """Kernels and collectives of a `run`."""
+    """Kernels and collectives of a run; () for other events."""
     held: int
-    """Number of parameters that are gathered, or being gathered, at this event."""
+    """Number of parameters, except persistent ones, that are gathered or being gathered after this event."""
 
 
 def persistent(stage: Stage, setting: DeepSpeed) -> int:
-    """Return the number of a stage's parameters in tensors that every rank keeps, as they are small; updates gather them."""
-    own = ((stage.owned(op) + stage.frozen_in(op), n) for layer, n in stage.layers for op in layer.operators)
-    return sum(parameters * count for parameters, count in own if parameters <= setting.param_persistence_threshold)
+    """Return the number of a stage's parameters that every rank keeps because their tensors are small.
+
+    Passes do not gather them; each weight update does.
+    """
+    sizes = ((stage.owned(op) + stage.frozen_in(op), count) for layer, count in stage.layers for op in layer.operators)
+    return sum(parameters * count for parameters, count in sizes if parameters <= setting.param_persistence_threshold)
 
 
 def moments(stage: Stage, setting: DeepSpeed, letter: str) -> list[Moment]:
-    """Return the events of a forward (`F`) or backward (`B`) pass of the only stage of a pipeline, in order."""
-    forward, backward = (list(_trace(stage, setting, one)) for one in "FB")
-    found = list(_played([*forward, *backward], setting))
-    turn = [place for place, one in enumerate(found) if one.what == "run"][len(forward) - 1] + 1
-    return found[:turn] if letter == "F" else found[turn:]
+    """Return the events of a pass of `stage`, which has the whole model, in order.
+
+    letter: `F` for a forward, `B` for a backward pass. Parameters that the forward pass keeps are not gathered again.
+    """
+    forward, backward = (list(_trace(stage, setting, direction)) for direction in "FB")
+    events = list(_events([*forward, *backward], setting))
+    turn = [index for index, event in enumerate(events) if event.what == "run"][len(forward) - 1] + 1
+    return events[:turn] if letter == "F" else events[turn:]
 
 
 def _trace(stage: Stage, setting: DeepSpeed, letter: str) -> Iterator[TracedModule]:
-    """Yield the modules of a pass; equal layers share their step objects."""
+    """Yield the modules of a forward (`F`) or backward (`B`) pass in order. Equal layers share one steps object."""
     layers = [layer for layer, count in stage.layers for _ in range(count)]
     known = {id(layer): list(modules(layer, letter)) for layer in layers}
-    places = range(len(layers))
-    for place in places if letter == "F" else reversed(places):
-        for i, steps, complete in known[id(layers[place])]:
-            op = layers[place].operators[i]
+    indices = range(len(layers))
+    for index in indices if letter == "F" else reversed(indices):
+        for i, steps, complete in known[id(layers[index])]:
+            op = layers[index].operators[i]
             weights = op.parameters + op.frozen
             needs = weights if weights > setting.param_persistence_threshold else 0
-            name = (0, 0) if op.name == LOGITS and stage.borrowed else (place, i)
+            name = (0, 0) if op.name == LOGITS and stage.reused else (index, i)
             yield TracedModule(steps, name, needs, stage.owned(op) if complete else 0)
 
 
-def _played(trace: Sequence[TracedModule], setting: DeepSpeed) -> Iterator[Moment]:
-    """Yield the events of a pass over the modules of `trace`."""
+def _events(trace: Sequence[TracedModule], setting: DeepSpeed) -> Iterator[Moment]:
+    """Yield the events of one forward and backward pass over the modules of `trace`."""
     gathered, bucket = _Gathered(trace, setting), 0
-    for place, one in enumerate(trace):
-        yield from gathered.fetch(place)
-        yield Moment("run", 0, one.steps, gathered.held)
-        if bucket and bucket + one.makes > setting.reduce_bucket_size:
+    for index, module in enumerate(trace):
+        yield from gathered.fetch(index)
+        yield Moment("run", 0, module.steps, gathered.held)
+        if bucket and bucket + module.makes > setting.reduce_bucket_size:
             yield Moment("reduce", bucket, (), gathered.held)
             bucket = 0
-        bucket += one.makes
-        gathered.release(place)
+        bucket += module.makes
+        gathered.release(index)
     if bucket:
         yield Moment("reduce", bucket, (), gathered.held)
 
 
 class _Gathered:
-    """Parameters that are gathered or being gathered, and the queue of modules still to be gathered."""
+    """State of gathers during a trace: parameters that are gathered or being gathered, and modules still to be gathered.
+
+    there: {name of a module: its number of gathered parameters}. held: sum of `there`. coming: number of parameters for which the
+    pass has not waited yet. before: number of parameters of all modules before each index of the trace. requested: {name of a
+    module: index of the last module with these parameters that has left the queue}.
+    """
 
     def __init__(self, trace: Sequence[TracedModule], setting: DeepSpeed) -> None:
         self.trace, self.setting = trace, setting
-        self.queue = deque((place, one) for place, one in enumerate(trace) if one.needs)
+        self.queue = deque((index, module) for index, module in enumerate(trace) if module.needs)
         self.there: dict[tuple[int, int], int] = {}
-        self.seen: dict[tuple[int, int], int] = {}  # index of the last module that requested a gather of the key
+        self.requested: dict[tuple[int, int], int] = {}
         self.held = self.coming = 0
-        self.before = [0, *accumulate(one.needs for one in trace)]
+        self.before = [0, *accumulate(module.needs for module in trace)]
         self.next = self._next()
 
     def _next(self) -> list[int]:
-        """Return for each module the index of the next one with the same parameters, or the length of the trace without one."""
-        found, last = [len(self.trace)] * len(self.trace), dict[tuple[int, int], int]()
-        for place in range(len(self.trace) - 1, -1, -1):
-            name = self.trace[place].name
-            found[place] = last.get(name, len(self.trace))
-            last[name] = place
-        return found
+        """Return, for each module, the index of the next module with the same parameters; the length of the trace if none."""
+        following, last = [len(self.trace)] * len(self.trace), dict[tuple[int, int], int]()
+        for index in range(len(self.trace) - 1, -1, -1):
+            name = self.trace[index].name
+            following[index] = last.get(name, len(self.trace))
+            last[name] = index
+        return following
 
-    def fetch(self, place: int) -> Iterator[Moment]:
-        """Yield the gather of a module's missing parameters, the wait for all gathers, and the gather of the modules after it."""
-        one = self.trace[place]
-        yield from self.gather([one] if one.needs and one.name not in self.there else [])
+    def fetch(self, index: int) -> Iterator[Moment]:
+        """Yield the events before the module at `index` runs.
+
+        They are a gather of its missing parameters, the wait for all gathers, and a gather for the modules after it.
+        """
+        module = self.trace[index]
+        yield from self.gather([module] if module.needs and module.name not in self.there else [])
         if self.coming:
             yield Moment("arrive", self.coming, (), self.held)
             self.coming = 0
-        while self.queue and self.queue[0][0] <= place:
+        while self.queue and self.queue[0][0] <= index:
             self.queue.popleft()
         yield from self.gather(self.ahead())
 
     def ahead(self) -> list[TracedModule]:
-        """Return the next modules whose gather starts now: up to one bucket, as far as the limit on live parameters allows."""
-        room = min(self.setting.max_live_parameters - self.held, self.setting.prefetch_bucket_size)
-        found: dict[tuple[int, int], TracedModule] = {}
-        filled = 0
-        while self.queue and filled < room:
-            place, one = self.queue.popleft()
-            self.seen[one.name] = place
-            if one.name not in self.there and one.name not in found:
-                found[one.name] = one
-                filled += one.needs
-        return list(found.values())
+        """Remove the next modules from the queue and return those whose gather starts now.
 
-    def gather(self, wanted: Iterable[TracedModule]) -> Iterator[Moment]:
-        """Yield one gather of the parameters of the modules `wanted`, if there are any to gather."""
-        new = {one.name: one.needs for one in wanted}
+        They fill about one prefetch bucket, or less if the limit on live parameters is closer. Modules that are gathered already
+        are removed but not returned.
+        """
+        limit = min(self.setting.max_live_parameters - self.held, self.setting.prefetch_bucket_size)
+        chosen: dict[tuple[int, int], TracedModule] = {}
+        filled = 0
+        while self.queue and filled < limit:
+            index, module = self.queue.popleft()
+            self.requested[module.name] = index
+            if module.name not in self.there and module.name not in chosen:
+                chosen[module.name] = module
+                filled += module.needs
+        return list(chosen.values())
+
+    def gather(self, modules: Iterable[TracedModule]) -> Iterator[Moment]:
+        """Yield one gather of the parameters of all `modules`; nothing if there are no modules."""
+        new = {module.name: module.needs for module in modules}
         if new:
             self.there |= new
             parameters = sum(new.values())
@@ -150,10 +169,13 @@ class _Gathered:
             self.coming += parameters
             yield Moment("gather", parameters, (), self.held)
 
-    def release(self, place: int) -> None:
-        """Free the parameters of a module, unless they are needed soon or another gather of them is in the queue."""
-        one, following = self.trace[place], self.next[place]
-        between = self.before[following] - self.before[place + 1]
-        soon = following < len(self.trace) and between < self.setting.max_reuse_distance
-        if one.needs and not soon and self.seen.get(one.name, -1) <= place:
-            self.held -= self.there.pop(one.name)
+    def release(self, index: int) -> None:
+        """Free the parameters of the module at `index`.
+
+        They stay if a module within `max_reuse_distance` parameters needs them, or a later module with them has left the queue.
+        """
+        module, following = self.trace[index], self.next[index]
+        distance = self.before[following] - self.before[index + 1]
+        soon = following < len(self.trace) and distance < self.setting.max_reuse_distance
+        if module.needs and not soon and self.requested.get(module.name, -1) <= index:
+            self.held -= self.there.pop(module.name)

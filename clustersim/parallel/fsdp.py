@@ -46,67 +46,87 @@ class Unit(NamedTuple):
 
 
 Events = Iterable[tuple[str, int, Unit]]
-"""Events as (kind as in `Event.what`, index of the gather that an arrive waits for, unit)."""
+"""Events as (kind as in `Event.what`, index of the unit; 0 where a wait covers all earlier gathers, unit)."""
 
 
 class Event(NamedTuple):
-    """One event of a unit, identified by its index in the order of the pass."""
+    """One event of a unit in a pass."""
 
     what: Literal["gather", "arrive", "run", "reduce"]
     """Kind of event. gather: its gather starts; arrive: the pass waits for it; run: it computes; reduce: its reduction starts."""
     unit: int
+    """Index of the unit in the order of the pass."""
 
 
 def forward_units(stage: Stage) -> list[Unit]:
-    """Return the units of a forward pass in order: the root with the embedding, blocks, and the head without parameters."""
+    """Return the units of a forward pass in run order.
+
+    They are the root, which runs the embedding if the stage has one, and a unit for each layer; layers that are part of the root
+    have no parameters of their own here.
+    """
     parts = list(stage.passes("F"))
     first = parts.pop(0)[1] if parts and parts[0][0].name == "embedding" else ()
-    return [Unit(first, *_root(stage)), *(_unit(stage, *part) for part in parts)]
+    return [Unit(first, *_root_weights(stage)), *(_unit(stage, *part) for part in parts)]
 
 
 def backward_units(stage: Stage, letter: str) -> list[Unit]:
-    """Return the units of a backward pass (`letter` B, or its half I or W) in order: head, blocks, root with the embedding."""
+    """Return the units of a backward pass in run order, the root last.
+
+    letter: `B` for the whole pass, `I` or `W` for its half that computes gradients of inputs or weights. Units are as in
+    `forward_units`.
+    """
     parts = list(stage.passes(letter))
     last = parts.pop()[1] if parts and parts[-1][0].name == "embedding" else ()
-    return [*(_unit(stage, *part) for part in parts), Unit(last, *_root(stage))]
+    return [*(_unit(stage, *part) for part in parts), Unit(last, *_root_weights(stage))]
 
 
 def _unit(stage: Stage, layer: Layer, items: Steps) -> Unit:
+    """Return the unit of a layer that runs `items` in a pass; without parameters if the layer is part of the root."""
     if layer.name not in BLOCKS:
         return Unit(items, 0, 0)
-    return Unit(items, *stage.of_layer(layer), stage.frozen_of(layer), stage.saved(layer))
+    return Unit(items, *stage.layer_parameters(layer), stage.layer_frozen(layer), stage.saved(layer))
 
 
-def _root(stage: Stage) -> tuple[int, int, tuple[int, int]]:
+def _root_weights(stage: Stage) -> tuple[int, int, tuple[int, int]]:
     """Return the weights of a stage outside its blocks: (trained dense, trained expert, frozen as in `Unit.frozen`)."""
-    own = [(*stage.of_layer(one), *stage.frozen_of(one)) for one, _ in stage.layers if one.name not in BLOCKS]
-    dense, experts, *frozen = map(sum, zip(*own, strict=True)) if own else (0, 0, 0, 0)
+    weights = [
+        (*stage.layer_parameters(layer), *stage.layer_frozen(layer))
+        for layer, _ in stage.layers
+        if layer.name not in BLOCKS
+    ]
+    dense, experts, *frozen = map(sum, zip(*weights, strict=True)) if weights else (0, 0, 0, 0)
     return dense, experts, (frozen[0], frozen[1])
 
 
 def order(gathered: Sequence[bool], reduced: Sequence[bool], ahead: int) -> Iterator[Event]:
-    """Yield the events of a pass over units, with a mask of those that are `gathered` and one of those that are `reduced`.
+    """Yield the events of a pass over units in the order in which the host issues them.
 
-    The gather of a unit starts when the unit `ahead` places before it starts; with 0, when the unit itself is to run.
+    gathered, reduced: for each unit in run order, whether this pass gathers it and reduces its gradients. ahead: the gather of a
+    unit starts with the unit that runs `ahead` places earlier; with 0, right before the unit itself runs.
     """
-    waiting = deque(unit for unit, own in enumerate(gathered) if own)
+    waiting = deque(unit for unit, is_gathered in enumerate(gathered) if is_gathered)
 
-    def asked(last: int) -> Iterator[Event]:
+    def gathers_up_to(last: int) -> Iterator[Event]:
+        """Yield the gathers of units up to index `last` that have not started."""
         while waiting and waiting[0] <= last:
             yield Event("gather", waiting.popleft())
 
-    for unit, own in enumerate(gathered):
-        yield from asked(unit + max(ahead - 1, 0))
-        if own:
+    for unit, is_gathered in enumerate(gathered):
+        yield from gathers_up_to(unit + max(ahead - 1, 0))
+        if is_gathered:
             yield Event("arrive", unit)
-        yield from asked(unit + ahead)
+        yield from gathers_up_to(unit + ahead)
         yield Event("run", unit)
         if reduced[unit]:
             yield Event("reduce", unit)
 
 
 def block_by_block(job: Job, stage: Stage, letter: str, gathers: bool, reduces: bool) -> Events:
-    """Yield the events of a pass of a stage with FSDP. `gathers` and `reduces` say whether this pass gathers and reduces."""
+    """Return the events of one pass of a stage with FSDP.
+
+    letter: `F`, `B`, `I` or `W`, as in `Stage.passes`. gathers, reduces: whether this pass gathers parameters and reduces
+    gradients. The root is not gathered in a backward pass.
+    """
     forward, setting = letter == "F", job.parallelism.fsdp
     units = forward_units(stage) if forward else backward_units(stage, letter)
     root = 0 if forward else len(units) - 1
@@ -117,20 +137,26 @@ def block_by_block(job: Job, stage: Stage, letter: str, gathers: bool, reduces: 
 
 
 def by_buckets(job: Job, stage: Stage, letter: str) -> Events:
-    """Yield the events of a pass with DeepSpeed's ZeRO-3; each wait covers all earlier gathers."""
+    """Return the events of a forward (`F`) or backward (`B`) pass with DeepSpeed's ZeRO-3.
+
+    Each arrive waits for all earlier gathers. Units stand for the parameters of an event, which are counted as dense.
+    """
     setting = job.parallelism.zero3 or DeepSpeed()
-    return ((one.what, 0, Unit(one.steps, one.parameters, 0)) for one in moments(stage, setting, letter))
+    return ((event.what, 0, Unit(event.steps, event.parameters, 0)) for event in moments(stage, setting, letter))
 
 
 def copy_out(job: Job, parameters: int) -> Kernel:
-    """Return the copy of gathered parameters from the collective's buffer into place: a read and a write of each."""
+    """Return the kernel that copies gathered parameters from the collective's buffer into place: it reads and writes each one.
+
+    parameters: number of gathered parameters.
+    """
     return vector("memory", "all_gather_copy_out", "bf16", 1, parameters, 0.0, 2 * weight_bytes(job))
 
 
 def copy_in(job: Job, parameters: int) -> Kernel:
-    """Return the copy of gradients into the collective's buffer, converted to the data type of the reduction.
+    """Return the kernel that copies gradients into the collective's buffer and converts them to the data type of the reduction.
 
-    Their own type is that of the parameters, or that of the sum over microbatches.
+    parameters: number of gradients. They have the type of the parameters or, if they are summed over microbatches, of the sum.
     """
     wire = BYTES[job.training.gradients]
     read = wire if job.parallelism.no_sync else weight_bytes(job)
@@ -138,11 +164,11 @@ def copy_in(job: Job, parameters: int) -> Kernel:
 
 
 def copies(job: Job, stage: Stage) -> Iterator[Kernel]:
-    """Yield the copies of a stage's parameters and gradients, those of equal units once."""
+    """Yield the kernels that copy the parameters and gradients of a stage's units; equal kernels may repeat."""
     if job.parallelism.zero3:
-        found = dict.fromkeys((what, unit.dense) for letter in "FB" for what, _, unit in by_buckets(job, stage, letter))
-        yield from (copy_out(job, parameters) for what, parameters in found if what == "arrive")
-        yield from (copy_in(job, parameters) for what, parameters in found if what == "reduce")
+        sizes = dict.fromkeys((what, unit.dense) for letter in "FB" for what, _, unit in by_buckets(job, stage, letter))
+        yield from (copy_out(job, parameters) for what, parameters in sizes if what == "arrive")
+        yield from (copy_in(job, parameters) for what, parameters in sizes if what == "reduce")
         return
     for unit in forward_units(stage):
         gathered, trained = spread(job, *unit.gathered), spread(job, unit.dense, unit.experts)
@@ -153,5 +179,5 @@ def copies(job: Job, stage: Stage) -> Iterator[Kernel]:
 
 
 def spread(job: Job, dense: int, experts: int) -> int:
-    """Return the number of a unit's parameters that are sharded over data-parallel ranks."""
+    """Return how many of a unit's parameters are sharded over more than one rank: of `dense`, of spread `experts`, or both."""
     return (dense if job.shards(False) > 1 else 0) + (experts if job.shards(True) > 1 else 0)

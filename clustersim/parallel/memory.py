@@ -58,14 +58,14 @@ class Memory(NamedTuple):
 
 
 def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
-    """Return the bytes of the rank that holds `stages` between steps: no activations and no workspace.
+    """Return the bytes on the GPU of the rank with `stages` between two steps, when there are no activations and no workspace.
 
-    With zero: 2, `gradients` of the rank's share only; the function `gradients` has what a stage adds until reduction. With zero:
-    3 parameters are the rank's shard, in the type in which the optimizer updates them.
+    With zero: 2, `gradients` has only the rank's share; the function `gradients` also returns what a stage adds until the
+    reduction. With zero: 3, `parameters` has the rank's shard, in the type in which the optimizer updates it.
     """
     parameters = float(sum(stage.parameters for stage in stages)) * weight_bytes(job)
     if job.sharded:
-        parameters = math.fsum(_shard_bytes(job) * _own(job, stage) for stage in stages)
+        parameters = math.fsum(_shard_bytes(job) * _shard_parameters(job, stage) for stage in stages)
     frozen = (n / (job.shards(kind == 1) if job.sharded else 1) for s in stages for kind, n in enumerate(s.frozen))
     return Memory(
         parameters=parameters + weight_bytes(job) * math.fsum(frozen),
@@ -79,23 +79,28 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
 
 
 def _shard_bytes(job: Job) -> float:
-    """Return the bytes per parameter of a shard on its GPU: as updated, or as gathered if the host updates it."""
+    """Return the bytes per parameter of a shard on its GPU.
+
+    The part that the host updates has the type in which it is gathered, the rest that in which it is updated. 0 if parameters are
+    on the host.
+    """
     offload = job.training.offload
-    own = (1 - offload.optimizer_states) * main_bytes(job) + offload.optimizer_states * weight_bytes(job)
-    return 0.0 if offload.parameters else own
+    if offload.parameters:
+        return 0.0
+    return (1 - offload.optimizer_states) * main_bytes(job) + offload.optimizer_states * weight_bytes(job)
 
 
 def buffers(job: Job, stages: Sequence[Stage]) -> float:
-    """Return the bytes that a job's framework keeps besides the model on the rank with `stages`."""
+    """Return the bytes that a framework keeps besides the model's tensors on the rank with `stages`; 0 if the job names none."""
     if not job.training.framework:
         return 0.0
     kept = job.keeps
     layers = {id(layer): layer for stage in stages for layer, _ in stage.layers}.values()  # stages share layer objects
-    asked = layers if kept.dummy_gradients.value or kept.grouped_workspaces.value else ()
-    products = [product for layer in asked for op in layer.operators for product in _weight_gradients(op)]
-    shapes = {(one.m, one.n) for one in products} if kept.dummy_gradients.value else set()
+    relevant = layers if kept.dummy_gradients.value or kept.grouped_workspaces.value else ()
+    products = [product for layer in relevant for op in layer.operators for product in _weight_gradients(op)]
+    shapes = {(product.m, product.n) for product in products} if kept.dummy_gradients.value else set()
     dummies = weight_bytes(job) * sum(rows * columns for rows, columns in shapes)
-    grouped = any(one.kind == "grouped_gemm" for one in products)
+    grouped = any(product.kind == "grouped_gemm" for product in products)
     copied = (
         kept.flat_gathers if job.parallelism.zero else kept.reducer_buckets
     )  # a sharded optimizer reduces gradients itself
@@ -106,18 +111,23 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
 
 
 def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
-    """Return the bytes of weights stored in the narrow format of their GEMMs, row- and column-wise; 0 with sharded parameters."""
-    found, lora = format_of(job.training.precision, job.training.fp8_scaling), job.training.lora
-    if found is None or job.sharded or (lora and lora.base):
+    """Return the bytes of weights stored in the narrow format of their GEMMs on the rank with `stages`, row- and column-wise.
+
+    0 for 16-bit GEMMs, sharded parameters, and adapters of quantized weights.
+    """
+    narrow, lora = format_of(job.training.precision, job.training.fp8_scaling), job.training.lora
+    if narrow is None or job.sharded or (lora and lora.base):
         return 0.0
     layers = ((layer, count) for stage in stages for layer, count in stage.layers)
-    products = ((one, count) for layer, count in layers for op in layer.operators for one in _products(op))
-    weights = sum(count * one.batch * one.m * one.n for one, count in products if one.dtype == found.product)
-    return 2 * found.size * weights
+    products = ((product, count) for layer, count in layers for op in layer.operators for product in _products(op))
+    weights = sum(
+        count * product.batch * product.m * product.n for product, count in products if product.dtype == narrow.product
+    )
+    return 2 * narrow.size * weights
 
 
 def _products(op: Operator) -> Iterator[Kernel]:
-    """Yield a GEMM for each weight of a linear layer, with the weight's dimensions."""
+    """Yield one GEMM per weight of an operator's linear layer, with m × n the shape of the weight."""
     steps = dict.fromkeys(op.backward_input) if op.frozen else ()  # chunks of one GEMM are equal
     yield from (step._replace(m=step.k) for step in steps if isinstance(step, Kernel) and step.op == "dgrad")
     yield from _weight_gradients(op)
@@ -129,74 +139,78 @@ def _weight_gradients(op: Operator) -> Iterator[Kernel]:
 
 
 def gradients(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return two sizes of a stage's gradients in bytes: held all the time, and held only from first to last backward pass.
+    """Return (bytes kept all the time, bytes kept only from first to last backward pass of a step) of a stage's gradients.
 
-    Normally (all, 0). With zero: 2, the rank's share and the rest (Rajbhandari et al. 2020, section 5.2). With zero: 3, its fp32
-    shard, and all gradients if they are summed before reduction. Gradients that move to the host take two buckets, one being
-    filled and one being copied, unless they are summed first.
+    They are (all, 0) with zero: 0 or 1. With zero: 2, the rank's share and the rest (Rajbhandari et al. 2020, section 5.2). With
+    zero: 3, the rank's shard, and all gradients if they are summed before the reduction. Gradients that move to the host take two
+    buckets, one being filled and one being copied, unless they are summed first.
     """
     width = BYTES[job.training.gradients]
-    whole = stage.parameters * width
+    all_bytes = stage.parameters * width
     stays = 1 - job.training.offload.optimizer_states if gradients_leave(job) else 1.0
     if job.sharded:
-        return stays * main_bytes(job) * _own(job, stage), whole if job.parallelism.no_sync else 0.0
+        return stays * main_bytes(job) * _shard_parameters(job, stage), all_bytes if job.parallelism.no_sync else 0.0
     if job.parallelism.zero < 2:
-        return whole, 0.0
+        return all_bytes, 0.0
     share = math.fsum(stage.held(kind) * width / job.shards(kind) for kind in (False, True))
     once = job.parallelism.reduce_every_microbatch or job.microbatches == 1
-    return stays * share, min(2 * bucket(job) * width, whole) if once and not stays else whole - stays * share
+    return stays * share, min(2 * bucket(job) * width, all_bytes) if once and not stays else all_bytes - stays * share
 
 
 def _state(job: Job, parameters: float, expert: bool) -> float:
-    """Return the bytes of optimizer state on one rank; from zero: 1 on it is divided by the ranks with the same parameters."""
+    """Return the bytes of optimizer state on one rank for `parameters` parameters, without the part on the host.
+
+    expert: whether they belong to spread experts. From zero: 1 on, the state is divided by the ranks with the same parameters.
+    """
     return parameters * state_bytes(job) * (1 - job.training.offload.optimizer_states) / job.shards(expert)
 
 
-def _own(job: Job, stage: Stage) -> float:
-    """Return the number of a stage's parameters in the shard of one rank."""
+def _shard_parameters(job: Job, stage: Stage) -> float:
+    """Return the number of a stage's trained parameters in the shard of one rank; a fraction if they do not divide evenly."""
     return math.fsum(stage.held(kind) / job.shards(kind) for kind in (False, True))
 
 
 def gathered(job: Job, stage: Stage, backward: bool) -> float:
-    """Return the bytes of sharded parameters that are gathered while a pass runs, and of gradients that are not reduced yet.
+    """Return the peak bytes, during a pass of a stage, of gathered parameters and of gradients that are not reduced yet.
 
-    The root, and the largest block once for each copy in use or in transit; all blocks if they stay after the forward pass. In a
-    backward pass also the gradients of a block, and the buffers of reductions.
+    Gathered are the root and the largest block, once for each copy in use or in transit; all blocks if they stay after the
+    forward pass. In a backward pass (`backward`) also the gradients of the root and a block, and the buffers of reductions.
+    Return 0 if parameters are not sharded.
     """
     if not job.sharded:
         return 0.0
     if job.parallelism.zero3:
-        return _in_buckets(job, stage, job.parallelism.zero3, backward)
+        return _gathered_by_buckets(job, stage, job.parallelism.zero3, backward)
     split, setting = job.parallelism, job.parallelism.fsdp
     blocks = [(_gathers(job, stage, layer), count) for layer, count in stage.layers if layer.name in BLOCKS]
     root = math.fsum(_gathers(job, stage, layer) for layer, _ in stage.layers if layer.name not in BLOCKS)
-    count, largest = sum(n for _, n in blocks), max((size for size, _ in blocks), default=0.0)
+    count, largest = sum(count for _, count in blocks), max((size for size, _ in blocks), default=0.0)
     ahead = setting.backward_prefetch if backward else setting.forward_prefetch
-    held = root + min(count, 1 + ahead) * largest
+    parameters = root + min(count, 1 + ahead) * largest
     if not split.reshard_after_forward:
-        held = root + math.fsum(size * n for size, n in blocks)
-    gradients = 0.0
+        parameters = root + math.fsum(size * count for size, count in blocks)
+    gradient_bytes = 0.0
     if backward and not split.no_sync:
         flying = min(count, setting.reduce_in_flight or 1)
-        gradients = (root + largest) * weight_bytes(job) + flying * largest * BYTES[job.training.gradients]
-    return held * weight_bytes(job) + gradients
+        gradient_bytes = (root + largest) * weight_bytes(job) + flying * largest * BYTES[job.training.gradients]
+    return parameters * weight_bytes(job) + gradient_bytes
 
 
-def _in_buckets(job: Job, stage: Stage, setting: DeepSpeed, backward: bool) -> float:
+def _gathered_by_buckets(job: Job, stage: Stage, setting: DeepSpeed, backward: bool) -> float:
     """Return the bytes of `gathered` for DeepSpeed's ZeRO-3: small weights stay, and so does a buffer of one bucket of gradients.
 
-    In a backward pass also the gradients of a module, and the partitions of a bucket in the order of the ranks
+    In a backward pass (`backward`) also the gradients of a module, and the partitions of a bucket in the order of the ranks
     (runtime/comm/coalesced_collectives.py).
     """
-    found = moments(stage, setting, "B" if backward else "F")
+    events = moments(stage, setting, "B" if backward else "F")
     wire = BYTES[job.training.gradients]
-    held = (max(one.held for one in found) + persistent(stage, setting)) * weight_bytes(job)
-    made = max(stage.owned(op) for layer, _ in stage.layers for op in layer.operators) * weight_bytes(job)
-    largest = max((one.parameters for one in found if one.what == "reduce"), default=0)
-    return held + setting.reduce_bucket_size * wire + (made + largest * wire if backward else 0.0)
+    parameter_bytes = (max(event.held for event in events) + persistent(stage, setting)) * weight_bytes(job)
+    gradient_bytes = max(stage.owned(op) for layer, _ in stage.layers for op in layer.operators) * weight_bytes(job)
+    largest = max((event.parameters for event in events if event.what == "reduce"), default=0)
+    return parameter_bytes + setting.reduce_bucket_size * wire + (gradient_bytes + largest * wire if backward else 0.0)
 
 
 def _gathers(job: Job, stage: Stage, layer: Layer) -> float:
-    """Return the number of parameters of a layer that are gathered before it runs."""
-    pairs = zip(stage.of_layer(layer), stage.frozen_of(layer), strict=True)
+    """Return the number of trained and frozen weights of a layer that are gathered before it runs."""
+    pairs = zip(stage.layer_parameters(layer), stage.layer_frozen(layer), strict=True)
     return float(spread(job, *(trained + frozen for trained, frozen in pairs)))

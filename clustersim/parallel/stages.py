@@ -1,7 +1,8 @@
-"""Peak memory of a pass of a stage: activations that its layers save, and temporary buffers while an operator runs.
+"""Pipeline stages: the layers that a rank runs in each pass, and the peak memory of a pass.
 
 A forward pass adds saved activations operator by operator, and a backward pass frees them in reverse. So the peak may be at the
-loss, with the activations of all blocks, or in the backward pass of the last block, when those of the loss are freed.
+loss, with the activations of all blocks, or in the backward pass of the last block, when those of the loss are freed. While an
+operator runs, its temporary buffers are added.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class PassPeak(NamedTuple):
     """Peak activation memory of one pass, in bytes for one microbatch."""
 
     kept: float
-    """Bytes of activations of the layers up to the running one, including recomputed ones."""
+    """Bytes of saved activations of the layers up to the running one, including recomputed ones."""
     temporary: float
-    """Bytes of temporary buffers."""
+    """Bytes of temporary buffers of the running layer."""
 
     @property
     def total(self) -> float:
@@ -44,43 +45,44 @@ class PassPeak(NamedTuple):
 
 
 def pass_peak(layers: Iterable[tuple[Layer, float]], *, backward: bool) -> PassPeak:
-    """Return the peak over the layers of a pass. In a run of equal layers it is at the last, when all of them are saved.
+    """Return the largest peak of all layers of a forward pass or, if `backward`, of a backward pass.
 
-    layers: one layer for each run of equal layers, with the bytes that the whole run saves.
+    layers: (layer, bytes that all its repetitions save), in the order of the forward pass. In a run of equal layers the peak is
+    at the last one, when all have saved their activations.
     """
-    below, found = 0.0, [PassPeak(0.0, 0.0)]
-    for layer, kept in layers:
-        below += kept
-        again = max((rerun.working for rerun in layer.reruns), default=0.0) if backward else 0.0
-        found.append(PassPeak(below + again, temporary_bytes(layer, backward=backward)))
-    return max(found, key=lambda one: one.total)
+    saved, peaks = 0.0, [PassPeak(0.0, 0.0)]
+    for layer, layer_bytes in layers:
+        saved += layer_bytes
+        recomputed = max((rerun.working for rerun in layer.reruns), default=0.0) if backward else 0.0
+        peaks.append(PassPeak(saved + recomputed, temporary_bytes(layer, backward=backward)))
+    return max(peaks, key=lambda peak: peak.total)
 
 
 def temporary_bytes(layer: Layer, *, backward: bool) -> float:
-    """Return the bytes that a layer needs during its pass on top of all the activations that it saves.
+    """Return the bytes that a layer needs at its peak on top of all the activations that it saves; 0 if it needs no more.
 
-    While an operator runs, later operators of the layer have saved nothing yet, or have freed it already.
+    While an operator runs, later operators of the layer have saved nothing yet or, if `backward`, have freed it already.
     """
     alive = [op.backward_alive if backward else op.forward_alive for op in layer.operators]
-    kept = list(accumulate([op.saved for op in layer.operators]))
-    return max(max([before + own for before, own in zip(kept, alive, strict=True)]) - kept[-1], 0.0)
+    saved = list(accumulate([op.saved for op in layer.operators]))
+    return max(max([before + extra for before, extra in zip(saved, alive, strict=True)]) - saved[-1], 0.0)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A global pipeline stage as one rank runs it. Identical stages share one object."""
+    """A global pipeline stage as one rank runs it, for one microbatch. Identical stages share one object."""
 
     layers: tuple[tuple[Layer, int], ...]
-    """(layer, number in a row), in run order."""
+    """(layer, number of times in a row), in the order of the forward pass."""
     shared: int
-    """Number of parameters of a tied embedding that another stage also holds."""
-    borrowed: int
-    """Number of parameters of this stage's own embedding that its head reuses."""
+    """Number of parameters of an embedding table of which another stage has a copy, so that their gradients are summed."""
+    reused: int
+    """Number of parameters of this stage's own embedding that its head reuses; 0 if the head has its own."""
     input_bytes: float
-    """Bytes of activations received from the previous stage, per tp rank and microbatch; 0 at the start. Gradients sent back have
-    the same size."""
+    """Bytes of activations received from the previous stage, per tp rank and microbatch; 0 on the first stage. Gradients sent
+    back have the same size."""
     output_bytes: float
-    """Bytes of activations sent to the next stage; 0 at the end."""
+    """Bytes of activations sent to the next stage, per tp rank and microbatch; 0 on the last stage."""
 
     @cached_property
     def forward(self) -> Steps:
@@ -104,12 +106,12 @@ class Stage:
 
     @cached_property
     def parameters(self) -> int:
-        """Number of trained parameters on one rank."""
+        """Number of trained parameters on one rank, before they are sharded over data-parallel ranks."""
         return self.dense + self.experts
 
     @cached_property
     def dense(self) -> int:
-        """Number of those `parameters` that all data-parallel ranks hold."""
+        """Number of those `parameters` that are not in spread experts; all data-parallel ranks have the same ones."""
         return self._owned[0]
 
     @cached_property
@@ -119,26 +121,30 @@ class Stage:
 
     @cached_property
     def _owned(self) -> tuple[int, int]:
-        """Return the trained parameters of all layers: on all data-parallel ranks, and in spread experts."""
-        each = [(self.of_layer(layer), count) for layer, count in self.layers]
-        return sum([own[0] * count for own, count in each]), sum([own[1] * count for own, count in each])
+        """Number of trained parameters: (not in spread experts, in spread experts)."""
+        counts = [(self.layer_parameters(layer), count) for layer, count in self.layers]
+        return sum([dense * n for (dense, _), n in counts]), sum([experts * n for (_, experts), n in counts])
 
     def held(self, expert: bool) -> int:
-        """Return the number of parameters on one rank: of spread experts if `expert`, else those on all data-parallel ranks."""
+        """Return the number of trained parameters on one rank: `experts` if `expert`, else `dense`."""
         return self.experts if expert else self.dense
 
     @cached_property
     def tensors(self) -> tuple[int, int]:
-        """Parameter tensors on one rank, weights and biases: on all data-parallel ranks, and of spread experts."""
-        found = [0, 0]
+        """Number of parameter tensors on one rank, weights and biases: (not in spread experts, in spread experts)."""
+        counts = [0, 0]
         for op, count in [(op, count) for layer, count in self.layers for op in layer.operators if self.owned(op)]:
-            found[op.expert] += count * _tensors(op)
-        return found[0], found[1]
+            counts[op.expert] += count * _tensors(op)
+        return counts[0], counts[1]
 
     def owners(self, ranks: int, expert: bool) -> list[int]:
-        """Return the number of parameters of each of `ranks` owners of whole weights; the largest goes to the least loaded."""
-        own = ((self.owned(op), count) for layer, count in self.layers for op in layer.operators if op.expert == expert)
-        sizes = [size for size, count in own if size for _ in range(count)]
+        """Return the number of parameters that each owner of whole weight tensors updates, as a heap: the first is the smallest.
+
+        ranks: largest number of owners; there are no more than tensors. expert: whether for spread experts instead of other
+        parameters. From the largest on, each tensor goes to the owner with the fewest parameters.
+        """
+        operators = ((op, count) for layer, count in self.layers for op in layer.operators if op.expert == expert)
+        sizes = [self.owned(op) for op, count in operators if self.owned(op) for _ in range(count)]
         owners = [0] * min(ranks, len(sizes))
         for size in sorted(sizes, reverse=True):
             heapq.heapreplace(owners, owners[0] + size)
@@ -146,7 +152,7 @@ class Stage:
 
     @cached_property
     def replicated(self) -> int:
-        """Number of parameters that are replicated on every tp rank."""
+        """Number of parameters on one rank of which every tp rank has a copy."""
         return sum(op.replicated * count for layer, count in self.layers for op in layer.operators)
 
     @cached_property
@@ -156,8 +162,8 @@ class Stage:
 
     @cached_property
     def working_bytes(self) -> float:
-        """Bytes of recomputed activations during one layer's backward pass."""
-        return max((again.working for layer, _ in self.layers for again in layer.reruns), default=0.0)
+        """Largest number of bytes of recomputed activations during one layer's backward pass; 0 without recomputation."""
+        return max((rerun.working for layer, _ in self.layers for rerun in layer.reruns), default=0.0)
 
     @cached_property
     def forward_peak(self) -> PassPeak:
@@ -170,59 +176,63 @@ class Stage:
         return pass_peak(self._kept, backward=True)
 
     def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
-        """Yield the layers of one pass (`F`, `B`, or its halves `I` and `W`) in run order, each with its kernels and collectives.
+        """Yield (layer, its kernels and collectives) for each layer of one pass, in run order.
 
-        Equal layers share one steps object.
+        letter: `F` for a forward pass, `B` for a backward pass, `I` or `W` for its half that computes gradients of inputs or
+        weights. Equal layers share one steps object.
         """
         for layer, count in self.layers if letter == "F" else reversed(self.layers):
             part = self.steps(layer, letter)
             yield from ((layer, part) for _ in range(count))
 
     def steps(self, layer: Layer, letter: str) -> Steps:
-        """Return the kernels and collectives of one layer in a pass, as in `passes`."""
+        """Return the kernels and collectives of one layer in a pass. letter: as in `passes`."""
         if letter == "F":
             return tuple(chain.from_iterable([op.forward for op in layer.operators]))
         if letter == "I":
             return self._inputs(layer)
-        whole = self._pass(layer)
-        return whole.steps if letter == "B" else whole.weights
+        backward = self._pass(layer)
+        return backward.steps if letter == "B" else backward.weights
 
-    def of_layer(self, layer: Layer) -> tuple[int, int]:
-        """Return the number of trained parameters of one layer: on all data-parallel ranks, and in spread experts."""
-        found = [0, 0]
+    def layer_parameters(self, layer: Layer) -> tuple[int, int]:
+        """Return the number of trained parameters of one layer: (not in spread experts, in spread experts)."""
+        counts = [0, 0]
         for op in layer.operators:
-            found[op.expert] += self.owned(op)
-        return found[0], found[1]
+            counts[op.expert] += self.owned(op)
+        return counts[0], counts[1]
 
-    def frozen_of(self, layer: Layer) -> tuple[int, int]:
+    def layer_frozen(self, layer: Layer) -> tuple[int, int]:
         """Return the frozen weights of one layer (dense, spread experts), counted in weights of the activations' type."""
-        found = [0, 0]
+        counts = [0, 0]
         for op in layer.operators:
-            found[op.expert] += self.frozen_in(op)
-        return found[0], found[1]
+            counts[op.expert] += self.frozen_in(op)
+        return counts[0], counts[1]
 
     @cached_property
     def frozen(self) -> tuple[int, int]:
         """Frozen weights on one rank (dense, spread experts), counted in weights of the activations' type."""
-        each = [(self.frozen_of(layer), count) for layer, count in self.layers]
-        return sum(own[0] * count for own, count in each), sum(own[1] * count for own, count in each)
+        counts = [(self.layer_frozen(layer), count) for layer, count in self.layers]
+        return sum(dense * n for (dense, _), n in counts), sum(experts * n for (_, experts), n in counts)
 
     def gradient_ready(self, expert: bool) -> tuple[tuple[int, int], ...]:
-        """Return pairs (n, parameters): after the first n steps of `backward`, so many further parameters have their gradient.
+        """Return pairs (n, parameters): after n steps of `backward`, this number of further parameters has its gradient.
 
-        With `expert`, for parameters of spread experts; otherwise for all others.
+        expert: whether for parameters of spread experts instead of all others.
         """
         ready: list[tuple[int, int]] = []
         position = 0
         for layer, count in reversed(self.layers):
-            one = self._pass(layer)
+            backward = self._pass(layer)
             for _ in range(count):
-                ready += [(position + after, self.owned(op)) for after, op in one.ready if op.expert == expert]
-                position += len(one.steps)
+                ready += [(position + after, self.owned(op)) for after, op in backward.ready if op.expert == expert]
+                position += len(backward.steps)
         return tuple(ready)
 
     def parameters_used(self, expert: bool) -> tuple[tuple[int, int], ...]:
-        """Return pairs (n, parameters): these are first read after n steps of `forward`. `expert` as in gradient_ready."""
+        """Return pairs (n, parameters): after n steps of `forward`, this number of parameters is read for the first time.
+
+        expert: whether for parameters of spread experts instead of all others.
+        """
         used: list[tuple[int, int]] = []
         position = 0
         for layer, count in self.layers:
@@ -233,32 +243,32 @@ class Stage:
         return tuple(used)
 
     def owned(self, op: Operator) -> int:
-        """Return the number of parameters that an operator adds to this stage; a head with a tied embedding adds its bias."""
-        return op.parameters - (self.borrowed if op.name == LOGITS and op.parameters else 0)
+        """Return how many trained parameters an operator adds to this stage; a table that the head reuses counts once."""
+        return op.parameters - (self.reused if op.name == LOGITS and op.parameters else 0)
 
     def frozen_in(self, op: Operator) -> int:
-        """Return the number of frozen weights that an operator adds to this stage."""
-        return op.frozen - (self.borrowed if op.name == LOGITS and op.frozen else 0)
+        """Return how many frozen weights an operator adds to this stage; a table that the head reuses counts once."""
+        return op.frozen - (self.reused if op.name == LOGITS and op.frozen else 0)
 
     def recomputed(self, layer: Layer) -> dict[int, Steps]:
-        """Return the recomputed part of a layer's forward pass by the index of the operator in whose backward pass it runs."""
-        return {place: steps for again in layer.reruns for place, steps in again.operators}
+        """Return {index of an operator of a layer: the steps of its forward pass that are recomputed}."""
+        return {index: steps for rerun in layer.reruns for index, steps in rerun.operators}
 
     def saved(self, layer: Layer) -> float:
-        """Return the bytes of activations that one layer saves per microbatch."""
-        return math.fsum([op.saved for op in layer.operators]) - math.fsum([again.dropped for again in layer.reruns])
+        """Return the bytes of activations that one layer saves per microbatch, without those that are recomputed."""
+        return math.fsum([op.saved for op in layer.operators]) - math.fsum([rerun.dropped for rerun in layer.reruns])
 
     @cached_property
     def _kept(self) -> list[tuple[Layer, float]]:
-        """Return (layer, bytes of activations that all its repetitions save per microbatch)."""
+        """(layer, bytes of activations that all its repetitions save per microbatch) of each entry of `layers`."""
         return [(layer, self.saved(layer) * count) for layer, count in self.layers]
 
     def _pass(self, layer: Layer) -> _Backward:
         """Return the backward pass of one layer: each operator in reverse order, preceded by the recomputation it needs."""
         steps, weights, ready = list[OperatorStep](), list[Kernel](), list[tuple[int, Operator]]()
-        again = _reruns(layer)
-        for place, op in reversed(list(enumerate(layer.operators))):
-            steps += (*again.get(place, ()), *op.backward_input, *op.backward_weight)
+        recomputed = _recomputed_steps(layer)
+        for index, op in reversed(list(enumerate(layer.operators))):
+            steps += (*recomputed.get(index, ()), *op.backward_input, *op.backward_weight)
             weights += op.backward_weight
             if self.owned(op):
                 ready.append((len(steps), op))
@@ -266,79 +276,94 @@ class Stage:
 
     def _inputs(self, layer: Layer) -> Steps:
         """Return the part of the backward pass of one layer that computes the gradient of its input."""
-        operators, again = reversed(list(enumerate(layer.operators))), _reruns(layer)
-        return tuple(step for place, op in operators for step in (*again.get(place, ()), *alone(op.backward_input)))
+        operators, recomputed = reversed(list(enumerate(layer.operators))), _recomputed_steps(layer)
+        parts = ((*recomputed.get(index, ()), *without_overlap(op.backward_input)) for index, op in operators)
+        return tuple(chain.from_iterable(parts))
 
 
 def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
-    """Yield (index of the operator, its steps, whether its weight gradients are then complete) for each operator that runs in a
-    forward (`F`) or backward (`B`) pass of a layer; a backward pass includes recomputation."""
+    """Yield (index of an operator, its steps, whether its weight gradients are then complete) in the order of a pass of a layer.
+
+    letter: `F` for a forward, `B` for a backward pass. Operators that a backward pass recomputes come once more, with the
+    recomputed steps.
+    """
     if letter == "F":
-        yield from ((place, op.forward, False) for place, op in enumerate(layer.operators))
+        yield from ((index, op.forward, False) for index, op in enumerate(layer.operators))
         return
-    for place, op in reversed(list(enumerate(layer.operators))):
-        again = (one for rerun in layer.reruns if rerun.before == place for one in rerun.operators)
-        yield from ((i, steps, False) for i, steps in again)
-        yield place, (*op.backward_input, *op.backward_weight), True
+    for index, op in reversed(list(enumerate(layer.operators))):
+        recomputed = (operator for rerun in layer.reruns if rerun.before == index for operator in rerun.operators)
+        yield from ((i, steps, False) for i, steps in recomputed)
+        yield index, (*op.backward_input, *op.backward_weight), True
 
 
-def alone(steps: Steps) -> Iterator[OperatorStep]:
-    """Yield kernels without overlap: a collective that would overlap a step is waited for."""
-    for place, step in enumerate(steps):
-        left = sum(isinstance(one, Kernel) for one in steps[place + 1 :])
-        over = isinstance(step, Collective) and step.over > left
-        yield step._replace(over=0) if over and isinstance(step, Collective) else step
+def without_overlap(steps: Steps) -> Iterator[OperatorStep]:
+    """Yield the steps of half a backward pass, without overlap with kernels of the other half.
+
+    A collective that would overlap more kernels than follow it in `steps` overlaps none: the pass waits for it.
+    """
+    for index, step in enumerate(steps):
+        kernels_left = sum(isinstance(following, Kernel) for following in steps[index + 1 :])
+        too_far = isinstance(step, Collective) and step.over > kernels_left
+        yield step._replace(over=0) if too_far and isinstance(step, Collective) else step
 
 
 def _tensors(op: Operator) -> int:
-    """Return the number of parameter tensors of an operator: A and B of each adapter, else a weight and its bias."""
+    """Return the number of parameter tensors of an operator: A and B of each adapter, else a weight and perhaps a bias."""
     ops = [kernel.op for kernel in op.backward_weight]
     return ops.count("wgrad") if op.name.endswith(ADAPTER) else 1 + ("bias_gradient" in ops)
 
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
+    """Backward pass of one layer."""
+
     steps: Steps
+    """All kernels and collectives in run order, recomputation included."""
     weights: tuple[Kernel, ...]
+    """Kernels that compute weight gradients."""
     ready: tuple[tuple[int, Operator], ...]
+    """(number of steps after which its weight gradients are complete, operator) of each operator with trained parameters."""
 
 
-def _reruns(layer: Layer) -> dict[int, list[OperatorStep]]:
-    """Return the steps recomputed before the backward pass of an operator, by its index."""
-    found: dict[int, list[OperatorStep]] = {}
+def _recomputed_steps(layer: Layer) -> dict[int, list[OperatorStep]]:
+    """Return {index of an operator of a layer: steps that are recomputed before its backward pass}."""
+    recomputed: dict[int, list[OperatorStep]] = {}
     for rerun in layer.reruns:
-        found.setdefault(rerun.before, []).extend(chain.from_iterable([steps for _, steps in rerun.operators]))
-    return found
+        recomputed.setdefault(rerun.before, []).extend(chain.from_iterable([steps for _, steps in rerun.operators]))
+    return recomputed
 
 
 def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[Stage, ...]:
-    """Return the global stages of a job as one ep rank runs them: copy by copy of the model, in the order that activations pass.
+    """Return the global stages of a job as one rank runs them, in the order in which activations pass them.
 
-    position: position of the rank in its ep group; at 0 are the busiest experts. layers: the rank's layers, if known. Identical
-    stages and equal layers share one object. Raises ConfigError for a layout that does not fit the model.
+    A schedule with copies of the model has the stages of each copy, one copy after the other. Identical stages and equal layers
+    share one object. Raise ConfigError for a layout that does not fit the model.
+
+    position: position of the rank in its ep group; 0 has the busiest experts. layers: the rank's layers, if they are built
+    already.
     """
-    shard, cut = job.shard_at(position), portions_of(job)
+    shard, parts = job.shard_at(position), portions_of(job)
     layers, scales = layers or Layers(shard), scales_layer(shard)
-    first = [0, *accumulate(portion.blocks for portion in cut)]
-    further = [0, *accumulate(portion.mtp for portion in cut)]
-    made: dict[tuple[Hashable, ...], Stage] = {}
-    found = []
-    for index, portion in enumerate(cut):
-        start, end = first[index], first[index + 1]
+    blocks_before = [0, *accumulate(portion.blocks for portion in parts)]
+    mtp_before = [0, *accumulate(portion.mtp for portion in parts)]
+    known: dict[tuple[Hashable, ...], Stage] = {}
+    result = []
+    for index, portion in enumerate(parts):
+        start, end = blocks_before[index], blocks_before[index + 1]
         # a stage sends one activation per token, and those of predictions whose loss comes later
-        received = 0.0 if portion.embedding else layers.between(start, further[index])
-        sent = 0.0 if portion.loss else layers.between(end, further[index + 1])
+        received = 0.0 if portion.embedding else layers.between(start, mtp_before[index])
+        sent = 0.0 if portion.loss else layers.between(end, mtp_before[index + 1])
         key = (portion, start <= layers.encoder < end, received, sent, layers.order[start:end])
-        if key not in made:
-            own = layers.entered(portion, layers.blocks[start:end], start)
-            stage = layers.stage(portion, own, received, sent, job.pipeline.closed)
-            made[key] = replace(stage, layers=(*stage.layers, (scales, 1))) if scales else stage
-        found.append(made[key])
-    return tuple(found) * job.pipeline.copies
+        if key not in known:
+            content = layers.with_decoder_entry(portion, layers.blocks[start:end], start)
+            stage = layers.stage(portion, content, received, sent, job.pipeline.closed)
+            known[key] = replace(stage, layers=(*stage.layers, (scales, 1))) if scales else stage
+        result.append(known[key])
+    return tuple(result) * job.pipeline.copies
 
 
 def portions_of(job: Job) -> tuple[Portion, ...]:
-    """Return the contents of each global stage of a job. Raises ConfigError for an invalid layout."""
+    """Return the part of the model on each global stage of one copy of a job's model. Raise ConfigError for an invalid layout."""
     split = job.parallelism
     try:
         return portions(split, job.model)
@@ -348,13 +373,13 @@ def portions_of(job: Job) -> tuple[Portion, ...]:
 
 
 CASTS = 12
-"""Number of tensors of a block with a scale per pass: input, weight and output (or gradients) of four linears."""
+"""Number of tensors per block with a scale in a pass: input, weight and output (or gradients) of four linears."""
 HISTORY = 1024
 """Number of steps whose largest values set a scale (Megatron, training/arguments.py: --fp8-amax-history-len)."""
 
 
 def scales_layer(shard: ShardedModel) -> Layer | None:
-    """Return the layer at the end of a pass of fp8 with delayed scaling; None for other formats.
+    """Return the layer that updates the scales of fp8 at the end of a pass; None without fp8 with delayed scaling.
 
     The largest absolute values of all tensors that a rank casts are reduced over the ranks of its stage, in the order of the
     compute stream, and the scales follow from their history (Transformer Engine, pytorch/fp8.py, reduce_and_update_fp8_tensors;
@@ -364,17 +389,22 @@ def scales_layer(shard: ShardedModel) -> Layer | None:
     if shard.training.precision != "fp8" or shard.training.fp8_scaling != "delayed":
         return None
     tensors = CASTS * -(-shard.model.layers // split.pp)
-    alone = split.dp == 1 and split.tp * split.cp == 1
+    single_rank = split.dp == 1 and split.tp * split.cp == 1
     steps: Steps = (
         copy(shard, "amax", 1, tensors, 8.0, "fp32"),
-        *(() if alone else (Collective("amax", "all_reduce", 4.0 * tensors),)),
+        *(() if single_rank else (Collective("amax", "all_reduce", 4.0 * tensors),)),
         copy(shard, "scales", HISTORY, tensors, 8.0, "fp32"),
     )
     return Layer("scales", (Operator("scales", steps, steps),), 0.0)
 
 
 class Layers:
-    """Layers of a model, from which stages are built; equal layers share one object. They depend on neither pp nor dp."""
+    """Layers of a model on one tensor-parallel rank, from which stages are built. They depend on neither pp nor dp.
+
+    Equal layers share one object. encoder: number of blocks of the encoder. order: identity of each block's layer object.
+    hidden_bytes, encoder_bytes: bytes of one microbatch's activations of the decoder and of the encoder. table: number of
+    parameters of the embedding table.
+    """
 
     def __init__(self, shard: ShardedModel) -> None:
         self.shard, self.marker = shard, Marker(shard)
@@ -383,46 +413,57 @@ class Layers:
         self.embedding, self.head = embedding(encoder), head(shard)
         self.blocks, self.encoder = blocks(shard), shard.model.encoder_layers
         self.order = tuple(map(id, self.blocks))
-        self.own, self.beside = hidden_bytes(shard), hidden_bytes(encoder) if self.encoder else 0.0
+        self.hidden_bytes, self.encoder_bytes = hidden_bytes(shard), hidden_bytes(encoder) if self.encoder else 0.0
         self.table = sum(op.parameters + op.frozen for op in self.embedding.operators if op.name == TABLE)
 
     def between(self, blocks: int, predictions: int) -> float:
-        """Return the bytes per microbatch that a stage sends on after `blocks` blocks and `predictions` further predictions.
+        """Return the bytes that a stage sends on for one microbatch.
 
-        One activation per token, those of predictions whose loss comes later, and within a decoder the encoder's output.
+        blocks, predictions: number of blocks and of further predictions before the cut. There is one activation per token, one
+        more for each prediction whose loss comes later, and within a decoder the encoder's output.
         """
         if not self.encoder:
-            return self.own * (1 + predictions)
-        return self.beside if blocks <= self.encoder else self.own + self.beside
+            return self.hidden_bytes * (1 + predictions)
+        return self.encoder_bytes if blocks <= self.encoder else self.hidden_bytes + self.encoder_bytes
 
-    def entered(self, portion: Portion, own: Sequence[Layer], first: int) -> list[Layer]:
-        """Return the blocks of a stage from index `first` on, with the decoder's embedding before the decoder's first block."""
-        place, found = self.encoder - first, self.marker.stage(own)
-        if not self.encoder or not 0 <= place < len(own):
-            return found
-        held = portion.embedding or (self.tied and portion.loss)
-        return [*found[:place], decoder_entry(self.shard, not held), *found[place:]]
+    def with_decoder_entry(self, portion: Portion, blocks: Sequence[Layer], first: int) -> list[Layer]:
+        """Return the blocks of a stage, with the decoder's embedding before the decoder's first block if the stage has it.
 
-    def stage(self, portion: Portion, own: list[Layer], received: float, sent: float, closed: bool) -> Stage:
-        """Return a stage of these blocks that receives and sends these bytes per microbatch. `closed` is as in `Pipeline`."""
-        held = portion.embedding or ((self.tied or closed) and portion.loss)
+        blocks: layers of the stage's blocks. first: index of the first of them in the model.
+        """
+        index, marked = self.encoder - first, self.marker.stage(blocks)
+        if not self.encoder or not 0 <= index < len(blocks):
+            return marked
+        has_table = portion.embedding or (self.tied and portion.loss)
+        return [*marked[:index], decoder_entry(self.shard, not has_table), *marked[index:]]
+
+    def stage(self, portion: Portion, blocks: list[Layer], received: float, sent: float, closed: bool) -> Stage:
+        """Return the stage with a portion of the model.
+
+        blocks: result of `with_decoder_entry`. received, sent: bytes of activations per microbatch. closed: as in
+        `Pipeline.closed`.
+        """
+        has_table = portion.embedding or ((self.tied or closed) and portion.loss)
         # predictions and a decoder use embedding tables that count as tied on the last pipeline rank
-        joined = self.tied or self.shard.model.mtp_layers or self.shard.model.encoder_layers
-        shared = joined and portion.embedding != portion.loss and not closed and not self.shard.lora
+        has_further_uses = self.tied or self.shard.model.mtp_layers or self.shard.model.encoder_layers
+        is_shared = has_further_uses and portion.embedding != portion.loss and not closed and not self.shard.lora
         return Stage(
-            self.layers(portion, own, held),
-            shared=self.table if shared else 0,
-            borrowed=self.table if self.tied and portion.loss and (portion.embedding or closed) else 0,
+            self.layers(portion, blocks, has_table),
+            shared=self.table if is_shared else 0,
+            reused=self.table if self.tied and portion.loss and (portion.embedding or closed) else 0,
             input_bytes=received,
             output_bytes=sent,
         )
 
-    def layers(self, portion: Portion, own: list[Layer], held: bool) -> tuple[tuple[Layer, int], ...]:
-        """Return (layer, number in a row) for a stage. `held`: whether it has an embedding table for its predictions."""
-        further = self.shard.model.mtp_layers
-        found = [self.embedding] * portion.embedding + own
-        predictions = [not held, *[False] * portion.mtp][: portion.mtp]
-        found += [self.marker.prediction(prediction(self.shard, table)) for table in predictions]
+    def layers(self, portion: Portion, blocks: list[Layer], has_table: bool) -> tuple[tuple[Layer, int], ...]:
+        """Return (layer, number of times in a row) for each run of equal layers of a stage.
+
+        has_table: whether the stage has an embedding table that its predictions of further tokens can use.
+        """
+        mtp_layers = self.shard.model.mtp_layers
+        sequence = [self.embedding] * portion.embedding + blocks
+        predictions = [not has_table, *[False] * portion.mtp][: portion.mtp]
+        sequence += [self.marker.prediction(prediction(self.shard, table)) for table in predictions]
         if portion.loss:
-            found += [self.head, *([further_head(self.shard)] * further if further else ())]
-        return tuple((several[0], len(several)) for several in (list(group) for _, group in groupby(found, key=id)))
+            sequence += [self.head, *([further_head(self.shard)] * mtp_layers if mtp_layers else ())]
+        return tuple((run[0], len(run)) for run in (list(group) for _, group in groupby(sequence, key=id)))

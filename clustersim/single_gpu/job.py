@@ -59,7 +59,7 @@ def _headless(stage: Stage) -> Stage:
     """Return the stage without its head, except for the final norm."""
     *others, (head, _) = stage.layers
     kept = head._replace(operators=tuple(op for op in head.operators if op.name == "final_norm"))
-    return replace(stage, layers=(*others, (kept, 1)), borrowed=0)
+    return replace(stage, layers=(*others, (kept, 1)), reused=0)
 
 
 def _forward(layers: Sequence[Layer], training: bool, end: str, variant: LibraryKernels) -> list[OperatorCall]:

@@ -174,7 +174,7 @@ def test_sharded_weights_are_gathered_whole_and_only_adapters_are_reduced():
     result = Simulator(cluster(4, gpus=1, nics=1)).run(one, ignore_memory=True)
     [stage] = stages(result.job)
     blocks = [
-        (sum(stage.of_layer(layer)) * n, sum(stage.frozen_of(layer)) * n)
+        (sum(stage.layer_parameters(layer)) * n, sum(stage.layer_frozen(layer)) * n)
         for layer, n in stage.layers
         if layer.name == "block"
     ]

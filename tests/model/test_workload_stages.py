@@ -129,7 +129,7 @@ def test_tied_embeddings_are_held_by_both_ends_and_shared():
     assert first.shared == last.shared == 51200 * 12288 // 8
     assert all(stage.shared == 0 for stage in middle)
     (whole,) = stages(job("gpt2_large"))
-    assert (whole.shared, whole.borrowed) == (0, 50304 * 1280)
+    assert (whole.shared, whole.reused) == (0, 50304 * 1280)
     assert all(stage.shared == 0 for stage in stages(job("llama3_70b")))
 
 

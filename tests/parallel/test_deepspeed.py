@@ -8,7 +8,7 @@ from law_cases import free
 from clustersim.config.workload import DeepSpeed
 from clustersim.engine.memory import memory_by_rank
 from clustersim.errors import ConfigError
-from clustersim.parallel.deepspeed import TracedModule, _played, moments, persistent
+from clustersim.parallel.deepspeed import TracedModule, _events, moments, persistent
 from clustersim.parallel.memory import gathered
 from clustersim.parallel.stages import stages
 from clustersim.schedules.check import load
@@ -28,7 +28,7 @@ def played(needs, setting):
     there = [TracedModule((), (0, i), each, 0) for i, each in enumerate(needs)]
     back = [one._replace(makes=one.needs) for one in reversed(there)]
     letters = {"gather": "G", "arrive": "A", "run": "r", "reduce": "S"}
-    return " ".join(f"{letters[one.what]}{one.parameters or ''}" for one in _played([*there, *back], setting))
+    return " ".join(f"{letters[one.what]}{one.parameters or ''}" for one in _events([*there, *back], setting))
 
 
 @pytest.mark.parametrize(
