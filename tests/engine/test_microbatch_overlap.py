@@ -12,7 +12,7 @@ from clustersim.config.yaml import parse
 from clustersim.engine.microbatch_overlap import Pairing, turns
 from clustersim.errors import ConfigError
 from clustersim.parallel.stages import stages
-from clustersim.schedules.action import parse as action
+from clustersim.schedules.action import Action
 from clustersim.schedules.check import load as schedule
 from clustersim.simulation import Simulator
 from clustersim.topology.build import build as built
@@ -80,7 +80,7 @@ def test_every_part_runs_once_and_pairs_are_as_many_as_megatrons(pp, vpp):
 
 
 def test_what_one_pass_has_more_than_the_other_follows_alone():
-    row = [action(text) for text in ("0F0", "0B0", "0F1", "0B1")]
+    row = [Action(0, letter, microbatch) for microbatch in (0, 1) for letter in "FB"]
     found = [
         (one.letter, key[2]) for key, one in turns(row, (0,), Pairing({("F", 0): 0, ("B", 0): 2})) if len(key) == 4
     ]
