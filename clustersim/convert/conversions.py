@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from clustersim.convert.peft import section
 from clustersim.convert.table import Alias, Conversion, records
@@ -41,10 +42,11 @@ CONVERSIONS: Mapping[str, Conversion] = {
 }
 
 
-def rows(name: str) -> dict[str, Alias]:
-    """Return the rows of `tables/NAME.csv` by the name that another tool uses."""
+@cache
+def rows(tool: str) -> dict[str, Alias]:
+    """Return the rows of the table of a tool, `tables/*.csv`, by the name that the tool uses."""
     found = {}
-    for record in records(name):
+    for record in records(tool.replace("-", "_")):
         own, key, values = (record.pop(column) for column in ("argument", "key", "values"))
         function = CONVERSIONS[values[1:]] if values[:1] == "@" else None
         found[own] = Alias(own, tuple(key.split(".")), values, function, record)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clustersim.config.yaml import parse
 from clustersim.errors import InputError, shown, suggest
 from clustersim.files import read_text
 
@@ -14,7 +14,6 @@ LAYERS = 10_000
 """Largest number of layers, as in a workload file."""
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """{torch_dtype, called dtype in transformers 5: our data type}"""
-_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +112,6 @@ class Config:
         return str(value)
 
 
-def _whole(text: str) -> int | str:
-    """Return an integer, as text if it has more digits than any model needs, so that the error names its key."""
-    return int(text) if len(text) <= _DIGITS else text
-
-
 def read(path: str | Path) -> Config:
-    """Return the config of a JSON file. Raises InputError if it cannot be read or is not a JSON object."""
-    try:
-        found = json.loads(read_text(path, "a config.json"), parse_int=_whole)
-    except RecursionError as error:
-        raise InputError(f"{path}: is nested too deeply; give a config.json") from error
-    except json.JSONDecodeError as error:
-        place = f"{path}:{error.lineno}:{error.colno}"
-        raise InputError(f"{place}: is no JSON ({error.msg}); give a config.json") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: holds {shown(found)}; a config.json holds one object with a model_type")
-    return Config(str(path), found)
+    """Return the config of a JSON file. Raises InputError if it cannot be read, and ConfigError if it is not a JSON object."""
+    return Config(str(path), parse(read_text(path, "a config.json"), str(path)).data)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from itertools import chain
 from operator import attrgetter
 
@@ -56,12 +55,6 @@ SHAPES = {"num_layers": "layers", "hidden_size": "hidden", "num_attention_heads"
 """{argument: key of `model`}, on which the meaning of other arguments depends."""
 
 
-@cache
-def table(tool: str) -> dict[str, Alias]:
-    """Return the settings of a tool that are not Megatron's, by dotted key."""
-    return rows(tool.replace("-", "_"))
-
-
 def imported(
     tool: str,
     path: str,
@@ -75,7 +68,7 @@ def imported(
     model: a config.json, its folder, or a workload's file or name, with shapes that the file takes from elsewhere.
     recipe: a function of a file in Python; without it, the file's only one.
     """
-    known, data = table(tool), _data(tool, path, text, recipe)
+    known, data = rows(tool), _data(tool, path, text, recipe)
     sections = resolved(data, "training.") if tool == "nemo" else _bridge(data)
     whole = flat(sections, lambda name: name in known or _kind(name) in KINDS).items()
     given = {name: value for name, value in whole if value is not None}
@@ -200,7 +193,7 @@ def written(tool: str, spec: Workload, nodes: int, gpus: int, layout: str | None
     """
     refuse_unbuildable(spec)
     refuse(_refused(spec) if tool == "nemo" else ())
-    known = table(tool)
+    known = rows(tool)
     found = ToolSettings("", "", known, {}).plain(spec)
     taken = {row.key for row in known.values() if row.columns["export"] == "x"} | {("model", "activation")}
     names = {row.key[0]: row for row in known.values() if row.columns["export"] == "s"}
@@ -241,7 +234,7 @@ def _nemo_settings(spec: Workload, nodes: int, gpus: int) -> Iterator[Argument]:
 
 def _core_settings(spec: Workload) -> Iterator[Argument]:
     """Yield Megatron-Bridge's settings that no argument of Megatron-LM has. Raises InputError for a precision without one."""
-    row, gated = table("megatron-bridge")[FUNCTION], spec.model.activation in GATED.values()
+    row, gated = rows("megatron-bridge")[FUNCTION], spec.model.activation in GATED.values()
     names = (row.write(name) for name, act in (GATED if gated else PLAIN).items() if act == spec.model.activation)
     yield from ((GATE, gated), (FUNCTION, next(filter(None, names))))
     fits = (name for name, keys in PRECISIONS.items() if all(attrgetter(key)(spec) == keys[key] for key in keys))

@@ -6,10 +6,10 @@ model); Megatron-Bridge 067f987, peft/lora.py (`LoRA`); NeMo 2.0, conf of megatr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from clustersim.config.yaml import parse
 from clustersim.convert.table import records
 from clustersim.errors import InputError, shown
 from clustersim.files import read_text
@@ -35,11 +35,8 @@ def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, ob
     place = Path(path).with_name(BESIDE)
     if not place.is_file():
         return {}
-    try:
-        keys = json.loads(read_text(place, "an adapter_config.json"))
-    except ValueError as error:
-        raise InputError(f"{place}: not valid JSON: {error}") from error
-    if not isinstance(keys, dict) or keys.get("peft_type") != "LORA":
+    keys = parse(read_text(place, "an adapter_config.json"), str(place)).data
+    if keys.get("peft_type") != "LORA":
         raise InputError(f"{place}: peft_type must be LORA; move the file away to train all weights")
     for key in REFUSED:
         if keys.get(key):

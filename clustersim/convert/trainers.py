@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +24,7 @@ from clustersim.convert.hugging_face_workload import SEQ, converted, is_config, 
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.peft import linears
 from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse
-from clustersim.convert.table import Alias, records_of
+from clustersim.convert.table import records_of
 from clustersim.errors import InputError, shown
 from clustersim.files import read_text
 from clustersim.units import plural
@@ -54,12 +53,6 @@ class TrainerRequest(NamedTuple):
     """Overriding values of workload keys, by dotted key."""
 
 
-@cache
-def table(tool: str) -> dict[str, Alias]:
-    """Return {dotted key: alias} of a tool's settings."""
-    return rows(tool.replace("-", "_"))
-
-
 def imported(tool: str, path: str, text: str, asked: TrainerRequest) -> Imported:
     """Return the workload of a settings file. Raises InputError with the setting that is unknown or cannot be expressed."""
     found = TrainerImport.of(tool, path, text)
@@ -85,9 +78,9 @@ class TrainerImport:
     @classmethod
     def of(cls, tool: str, path: str, text: str) -> TrainerImport:
         """Return the state after a settings file was read. Raises InputError for invalid files and unknown values."""
-        known = table(tool)
+        known = rows(tool)
         sections = {name[:at] for name in known for at, letter in enumerate(name) if letter == "."}
-        said = flat(_data(path, text, TITLES[tool]), known.__contains__)
+        said = flat(parse(text, path, foreign=True).data, known.__contains__)
         given = {name: value for name, value in said.items() if value or name not in sections}
         unset = {name for name in given.keys() & known if given[name] == "auto" and "auto" not in known[name].words}
         auto = {name for name in unset if known[name].key[0] not in ("-", "~", "!")}
@@ -271,17 +264,6 @@ class TrainerImport:
         self.keys |= {"training.micro_batch": micro, "training.global_batch": batch, "parallelism.dp": dp or "auto"}
 
 
-def _data(path: str, text: str, title: str) -> dict[str, object]:
-    """Return the sections of a JSON or YAML file. Raises InputError if it is not valid."""
-    if not text.lstrip().startswith("{"):
-        return parse(text, path, foreign=True).data
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON ({error}); give a file of {title}") from error
-    return dict(found)
-
-
 def described(path: str, said: object, asked: str | Mapping[str, object] | None) -> Section:
     """Return the workload with the model of a settings file. Raises InputError if none describes the model.
 
@@ -317,7 +299,7 @@ def deepspeed_config(spec: Workload) -> str:
     one, train, offload = spec.parallelism, spec.training, spec.training.offload
     refuse(_refused(spec))
     half, zero = train.precision if train.precision != "fp32" else "bf16", "zero_optimization."
-    found = ToolSettings("", "", table("deepspeed"), {}).plain(spec)
+    found = ToolSettings("", "", rows("deepspeed"), {}).plain(spec)
     found |= {"optimizer.params": {"lr": 1e-4}, "gradient_clipping": float(train.clip_gradients)}
     found["gradient_accumulation_steps"] = train.global_batch // (train.micro_batch * int(one.dp))
     found |= {f"{half}.enabled": train.precision == half}

@@ -125,5 +125,5 @@ def test_a_byte_order_mark_changes_nothing(tmp_path):
 def test_a_number_of_5000_digits_in_a_config_json(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "gpt2", "n_embd": ' + "9" * 5000 + "}")
-    with pytest.raises(InputError, match=r"n_embd is '9+\.*'?\.*; it must be a whole number"):
+    with pytest.raises(InputError, match=r"config.json:1:34: 9+… has more than 40 digits"):
         hugging_face.read(path).count("n_embd")

@@ -14,11 +14,12 @@ from clustersim.api.launch import differences, read_back, written
 from clustersim.config.references import resolved
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
+from clustersim.convert.conversions import rows
 from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
 from clustersim.convert.megatron_groups import GROUPED
 from clustersim.convert.megatron_script import ImportRequest
 from clustersim.convert.megatron_script import imported as script_imported
-from clustersim.convert.megatron_yaml import PRECISIONS, imported, table
+from clustersim.convert.megatron_yaml import PRECISIONS, imported
 from clustersim.convert.table import records, words
 from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
@@ -296,7 +297,7 @@ def test_what_cannot_be_said_is_named(tool, key, value):
 @pytest.mark.parametrize("tool", TOOLS)
 def test_every_row_names_an_argument_of_megatron_or_a_key_of_a_workload(tool):
     known = {*ALIASES, *GROUPED, *NO_EFFECT, "tokenizer_type", "nnodes", "nproc_per_node", "use_custom_fsdp"}
-    for name, row in table(tool).items():
+    for name, row in rows(tool).items():
         key = ".".join(map(str, row.key))
         if "." in key:
             section, field = key.split(".", 1)
@@ -319,6 +320,11 @@ def test_no_setting_has_two_meanings_in_the_shared_tables():
     none, left_out = (words(f"megatron_config_{kind}.txt") for kind in ("no_effect", "not_modelled"))
     whole = [*none, *left_out, *ALIASES, *GROUPED, *NO_EFFECT, *NOT_MODELLED, *REMEDIES]
     assert len(whole) == len(set(whole))
+
+
+def test_a_message_lists_each_word_of_another_tool_once():
+    said = rows("nemo")["trainer.precision"].words
+    assert said.count("bf16") == 1 and said == ["bf16", "bf16-mixed", "16-mixed", 16, 32, "32-true"]
 
 
 def test_every_mixed_precision_recipe_sets_keys_of_a_workload():

@@ -68,7 +68,7 @@ def test_a_quantized_base_is_nf4(tmp_path):
 @pytest.mark.parametrize(
     ("adapter", "said"),
     [
-        ("{", "adapter_config.json: not valid JSON"),
+        ("{", "adapter_config.json:2:1: not valid JSON"),
         ({"peft_type": "IA3"}, "peft_type must be LORA"),
         ({"use_dora": True}, "use_dora True is not supported"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),

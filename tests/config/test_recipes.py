@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from clustersim.api.launch import differences
 from clustersim.config.yaml import Document, Position
-from clustersim.convert.megatron_yaml import imported, table
+from clustersim.convert.conversions import rows
+from clustersim.convert.megatron_yaml import imported
 from clustersim.convert.python_recipe import LIBRARY, recipe_sections
 from clustersim.errors import InputError
 from clustersim.parallel.load import build
@@ -151,7 +152,7 @@ def test_every_function_of_the_library_has_one_meaning():
     """And sets settings that the table of Megatron-Bridge, or Megatron-LM, has."""
     for name, row in LIBRARY.items():
         assert ("value" in row) != ("field" in row), name
-    sections = {name.partition(".")[0] for name in table("megatron-bridge")}
+    sections = {name.partition(".")[0] for name in rows("megatron-bridge")}
     assert {"train", "optimizer", "ddp", "dataset"} <= LIBRARY["_pretrain_common"]["value"].keys() & sections | {
         "dataset"
     }

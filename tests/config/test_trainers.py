@@ -9,7 +9,8 @@ from sweep_cases import parsed
 from clustersim.api.launch import differences, read_back
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
-from clustersim.convert.trainers import TITLES, TrainerRequest, deepspeed_config, imported, table
+from clustersim.convert.conversions import rows
+from clustersim.convert.trainers import TITLES, TrainerRequest, deepspeed_config, imported
 from clustersim.errors import InputError
 from clustersim.parallel.load import build, load
 
@@ -283,7 +284,7 @@ WRONG = {
     ),
     'deepspeed {"train_batch_size": 0}': "training.global_batch: 0 must be a whole number of at least 1",
     'deepspeed {"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2}': "a batch of 5 does not fit",
-    "deepspeed {": "not valid JSON",
+    "deepspeed {": "not valid YAML",
     "axolotl fsdp_version: true": "fsdp_version: True cannot be expressed in a workload; write 1, 2",
     "axolotl rl: dpo": "rl: 'dpo' cannot be expressed in a workload",
     "axolotl optimizer: ademamix": "optimizer: 'ademamix' cannot be expressed in a workload; write",
@@ -392,7 +393,7 @@ def _fields(spec, at=""):
 @pytest.mark.parametrize("tool", TITLES)
 def test_every_row_of_a_table_means_a_key(tool):
     keys = set(_fields(Workload))
-    for name, row in table(tool).items():
+    for name, row in rows(tool).items():
         key = ".".join(map(str, row.key))
         assert key in {*"-~!"} or key.startswith("*.") or key in keys, name
         assert row.function or not row.values or "=" in row.values, name

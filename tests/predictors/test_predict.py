@@ -112,8 +112,8 @@ size = 3
 """
 WRONG = {
     "none.json": "none.json: no such file; `ls .` shows what is there, give a config.json",
-    "broken.json": "broken.json:1:2: is no JSON (Expecting property name enclosed in double quotes); give a config.json",
-    "list.json": "list.json: holds [1]; a config.json holds one object with a model_type",
+    "broken.json": "broken.json:1:2: not valid JSON: did not find expected node content",
+    "list.json": "list.json:1:1: the top level must be a mapping of keys, not a list; write `key: value`",
     "empty.json": "empty.json: model_type '' is not built in; known: apertus, arctic, bamba, bert, cohere,",
     "config.json --seq 2000": "config.json: --seq 2000 is more than the 1024 positions of the model; lower it",
     "config.json --dtype fp8": "config.json: --dtype fp8 does not run eagerly; write one of fp32, tf32, fp16, bf16",
