@@ -37,7 +37,6 @@ from clustersim.predictors import attention_generations, base, clocks
 from clustersim.predictors.forecasts import Forecasts, KnownKernel
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import Bounds
-from clustersim.report.interval import PassKernels, pass_kernels
 from clustersim.report.summary import Forecast, fullest
 from clustersim.report.verdicts import band, limit, verdict
 from clustersim.schedules import check as schedules
@@ -101,7 +100,6 @@ WEIGHTS: Mapping[str, float] = {
     "layers": 30_000,
     "moments": 50_000,
     "parts": 10_000,
-    "passes": 15_000,
     "peaks": 4_000,
     "splits": 2_000,
     "structure": 15_000,
@@ -284,14 +282,6 @@ class Preparation:
             found = [self._forecasts(job, kind).seconds(kernels, job.spec.clocks) for kind in kinds]
         return found[0] if len(found) == 1 else {kernel: min(own[kernel] for own in found) for kernel in kernels}
 
-    def passes(self, work: Work) -> PassKernels:
-        """Return how often each pass of a placed job runs each distinct kernel."""
-
-        def counted() -> PassKernels:
-            return pass_kernels(work.scripts, work.job.positions, work.kernels)
-
-        return self._jobs["passes"].once(self.structure(work.job), counted)
-
     def bounds(self, work: Work, kind: int | None = None) -> Bounds:
         """Return the 80 % intervals of a placed job's kernel times on a node type (default: the job's first). Raises
         ConfigError."""
@@ -299,7 +289,7 @@ class Preparation:
 
         def found() -> Bounds:
             with blaming(job, "predictor", base.ROOM, job.spec.predictor):
-                return self._forecasts(job, place).bounds(self.passes(work).kernels)
+                return self._forecasts(job, place).bounds(work.kernels)
 
         return self._bounds.once((self.structure(job), job.spec.predictor, place), found)
 
@@ -321,7 +311,7 @@ class Preparation:
 
     def _forecast(self, work: Work, kind: int) -> Forecast:
         """Return the uncertainty of a job's kernel times on nodes of one type."""
-        job, found, gpu = work.job, self.passes(work).kernels, self.cluster.kinds[kind].gpu
+        job, found, gpu = work.job, work.kernels, self.cluster.kinds[kind].gpu
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
             predictor = self._forecasts(job, kind).predictor
             applied = clocks.applied(predictor, job.spec.clocks)

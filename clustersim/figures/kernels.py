@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from clustersim.config.gpu import Gpu
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.kernel_table import rows
-from clustersim.preparation import Preparation
 from clustersim.report.interval import exposed
 from clustersim.simulation import StepResult
 
@@ -86,6 +85,5 @@ def _peak(gpu: Gpu, kernel: Kernel) -> float:
 
 def _critical(result: StepResult) -> dict[Kernel, float]:
     """Return {kernel: seconds on the critical path}."""
-    counted = Preparation(result.topology).passes(result.work)
-    found, _ = exposed(result.work, result.plan, result.facts.path, counted)
-    return dict(zip(counted.kernels, found.sum(axis=0).tolist(), strict=True))
+    found, _ = exposed(result.work, result.plan, result.facts.path)
+    return dict(zip(result.work.kernels, found.sum(axis=0).tolist(), strict=True))
