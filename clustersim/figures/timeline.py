@@ -6,7 +6,6 @@ in height, and each kind of communication has its own lane with a name.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from clustersim.engine.fabric import HOST
 from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.record import Record
 from clustersim.figures.canvas import PART_COLOURS, Canvas, Coordinates
+from clustersim.figures.plot import AxisRange
 from clustersim.report.breakdown import PART_OF
 from clustersim.report.trace import by_cell
 from clustersim.report.trace_events import inner_flows
@@ -167,13 +167,11 @@ def _bar(canvas: Canvas, bar: Bar, y: float, height: float, scale: float) -> Non
 
 
 def _axis(canvas: Canvas, end: float, scale: float, y: float) -> None:
-    """Draw ticks at round times, between five and twelve."""
-    power = 10.0 ** math.floor(math.log10(end or 1.0))
-    step = next(power * k for k in (0.1, 0.2, 0.5, 1) if end / (power * k) <= 12)
-    for i in range(int(end / step + 1e-9) + 1):
-        x = LEFT + i * step * scale
+    """Draw ticks at round times, at most twelve."""
+    for time in AxisRange(0.0, end or 1.0).ticks(12):
+        x = LEFT + time * scale
         canvas.line((x, TOP), (x, y), 1.0, "#000000", 0.12)
-        canvas.text((x, y + 9), seconds(i * step), 11)
+        canvas.text((x, y + 9), seconds(time), 11)
 
 
 def _legend(canvas: Canvas, passes: Collection[str], lanes: Collection[str], y: float, left_out: int) -> None:

@@ -127,7 +127,9 @@ def place(asked: Question, out: Path | None, default: str, force: bool = False) 
         if found and found.question != asked.digest and not force:
             raise InputError(f"{out}: holds another result ({_said(found)}); {ELSEWHERE}, or replace it with --force")
         return out
-    return next(path for path in _counted(RESULTS / default) if _free(path, asked))
+    target = next(path for path in _counted(RESULTS / default) if _free(path, asked))
+    check_target(target)
+    return target
 
 
 def _counted(path: Path) -> Iterator[Path]:
@@ -136,12 +138,12 @@ def _counted(path: Path) -> Iterator[Path]:
     yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
 
 
-def _free(path: Path, asked: Question) -> bool:
-    """Return whether a default folder is new or has the same question. Raises InputError if nothing can be written there."""
-    if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
-        check_target(path)
+def _free(path: Path, asked: Question, force: bool = False) -> bool:
+    """Return whether an answer may be put at a path: nothing is there, or a result that it replaces."""
+    if not os.path.lexists(path):
         return True
-    return path.is_dir() and _stranger(path) is None and question(path) == asked.digest
+    replaceable = path.is_dir() and _stranger(path) is None
+    return replaceable and (force or not any(path.iterdir()) or question(path) == asked.digest)
 
 
 def question(folder: Path) -> str | None:
@@ -350,7 +352,11 @@ def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool
             if unknown := {path.name for path in new.iterdir()} - NAMES:
                 raise ValueError(f"{unknown}: a folder with these is no result; add them to store.NAMES")
             with settled(home):
-                final = real if stands else next(one for one in _counted(real) if _may_replace(one, asked, force))
+                final = (
+                    real
+                    if stands
+                    else next(one for one in _counted(real) if _free(one, asked, force) and not holder(one))
+                )
                 if stands:
                     move_files(new, final, MANIFEST)  # which identifies the other files
                 else:
@@ -363,14 +369,6 @@ def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool
             with suppress(OSError):
                 parent.rmdir()
     return target if final == real else target.with_name(final.name)
-
-
-def _may_replace(path: Path, asked: Question, force: bool) -> bool:
-    """Return whether an answer may be put at a path: nothing is there, or a result that it replaces."""
-    if not os.path.lexists(path):
-        return True
-    replaceable = path.is_dir() and _stranger(path) is None and not holder(path)
-    return replaceable and (force or not any(path.iterdir()) or question(path) == asked.digest)
 
 
 def _replace(new: Path, target: Path, aside: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import os
 import shutil
 import signal
 import socket
@@ -55,20 +56,15 @@ class Address:
 
     def listen(self) -> socket.socket:
         """Return a listening socket. Raises InputError if the address cannot be used."""
-        [family, kind, protocol, _, place] = self._resolved()[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        [family, _, _, _, place] = self._resolved()[0]
         try:
-            listening.bind(place)
-            listening.listen(CONNECTIONS)
+            return socket.create_server(place, family=family, backlog=CONNECTIONS)
         except OSError as error:
-            listening.close()
             if error.errno == errno.EADDRINUSE:
                 raise InputError(f"--port {self.port}: is taken on {self.host}; give another, or 0 for any") from error
             raise InputError(
-                f"{self.host}:{self.port}: cannot listen there ({error.strerror}); give another --host or --port"
+                f"{self.host}:{self.port}: cannot listen there ({os.strerror(error.errno or 0)}); give another --host or --port"
             ) from error
-        return listening
 
     @property
     def names(self) -> frozenset[str] | None:

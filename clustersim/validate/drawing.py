@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from clustersim.report.breakdown import PARTS
 from clustersim.units import duration
 from clustersim.validate.evaluate import Outcome
 
@@ -30,7 +31,6 @@ MARKS = (
 MOST_TITLES = 5_000
 """Largest number of points with a tooltip; with more, only positions are drawn."""
 MOST_TICKS = 400
-PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
 
 @dataclass(frozen=True, slots=True)
