@@ -167,7 +167,7 @@ class Simulator:
         progress("summarize")
         plan, parts = record.plan, breakdown(record)
         path = critical_path(record)
-        kernels = step_kernels(work, plan, path, record.end, forecast.bounds)
+        kernels = step_kernels(work, path, forecast.bounds)
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
         cluster = plan.network.topology  # including the links to hosts if the job offloads
         found = summary(cluster, work, plan, record, parts, facts)
@@ -209,7 +209,7 @@ class Simulator:
         work, record = self._quickly(job, engine)
         plan, parts = record.plan, breakdown(record)
         path = critical_path(record)
-        kernels = step_kernels(work, plan, path, record.end, self.preparation.bounds(work))
+        kernels = step_kernels(work, path, self.preparation.bounds(work))
         return outline(self.cluster, work, plan, record, parts, kernels, self.preparation.peaks(job))
 
     def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Record]:

@@ -101,14 +101,14 @@ class Result:
         """Activities of all ranks, one row per span, as in `spans.parquet`. Built on access."""
         from clustersim.report.tables import spans_table
 
-        return _frame(spans_table(self.found.record, self.found.plan))
+        return _frame(spans_table(self.found.record))
 
     @property
     def links(self) -> pl.DataFrame:
         """Traffic of each directed link that carried bytes, one row per link, as in `links.parquet`. Built on access."""
         from clustersim.report.tables import links_table
 
-        return _frame(links_table(self.found.plan, self.found.topology, self.found.record.end))
+        return _frame(links_table(self.found.record))
 
     def explain(self) -> ExplainResult:
         """Return why the step takes as long as it does and what would shorten it, as `clustersim explain`.

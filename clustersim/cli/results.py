@@ -103,7 +103,7 @@ def trace(
         wanted = None if ranks == "kinds" else numbers(ranks, found.job.mesh.size)
         progress("draw")
         times = found.work.seconds if kernels else ()
-        parts = found.summary, found.plan, found.record, found.facts.memory
+        parts = found.summary, found.record, found.facts.memory
         drawn = detailed_trace(*parts, wanted, families_of(found.work, found.topology), times)
         size = drawn.size()
         if size.events > MAX_EVENTS and not output.quiet:

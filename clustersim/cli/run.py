@@ -87,7 +87,7 @@ def run(
 
             progress("save")
             page = _page(result, question, identity, explained) if html else {}
-            parts = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
+            parts = result.summary, result.parts, result.record, result.facts.memory
             target = save(target, *parts, identity, force, page)
     if timeline:
         from clustersim.figures.files import write

@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.errors import InputError
-from clustersim.figures.canvas import Canvas
+from clustersim.figures.canvas import FAINT, Canvas
 from clustersim.figures.kernels import PRODUCTS, KernelRates, kernels
 from clustersim.figures.plot import AxisRange, Plot
 from clustersim.report.result import stages_of
@@ -60,7 +60,9 @@ def _layers(plot: Plot, start: Floats, held: dict[str, Floats]) -> None:
             box = (float(start[first]), float(top[first])), (float(start[end]), float(ground[first]))
             plot.box(*box, KIND_COLOURS[kind], f"{kind}: {values[first]:.2f} GiB")
             plot.line(box[0], (box[1][0], box[0][1]), width=0.6)
-        last = plot.name_beside(float((top[-1] + ground[-1]) / 2), kind, last, KIND_COLOURS[kind])
+        last = min(plot.at((plot.x.low, float((top[-1] + ground[-1]) / 2)))[1], last - 17)
+        plot.canvas.bar((plot.right + 8, last - 6), (12, 12), KIND_COLOURS[kind], FAINT)
+        plot.canvas.text((plot.right + 26, last), kind, 12, anchor="start")
         ground = top
 
 

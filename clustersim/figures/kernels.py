@@ -35,7 +35,8 @@ def kernels(result: StepResult) -> KernelRates:
     """
     kind = int(result.topology.kind_of(result.work.gpus).min())
     gpu, seconds = result.topology.kinds[kind].gpu, result.work.seconds[kind]
-    bounds, critical = result.facts.forecast.bounds.ends(), _critical(result)
+    on_path = exposed(result.work, result.facts.path)[0].sum(axis=0).tolist()
+    bounds, critical = result.facts.forecast.bounds.ends(), dict(zip(result.work.kernels, on_path, strict=True))
     own = [(row, row.step) for row in rows(result.job) if isinstance(row.step, Kernel) and row.step in seconds]
     launches: defaultdict[Kernel, int] = defaultdict(int)
     for row, kernel in own:
@@ -81,9 +82,3 @@ def _roofline(gpu: Gpu, kernel: Kernel, seconds: float) -> dict[str, Any]:
 def _peak(gpu: Gpu, kernel: Kernel) -> float:
     """Return the peak FLOP/s of the units that a kernel uses."""
     return gpu.matrix_peak(kernel.dtype) if kernel.kind in PRODUCTS else gpu.vector_peak(kernel.dtype)
-
-
-def _critical(result: StepResult) -> dict[Kernel, float]:
-    """Return {kernel: seconds on the critical path}."""
-    found, _ = exposed(result.work, result.plan, result.facts.path)
-    return dict(zip(result.work.kernels, found.sum(axis=0).tolist(), strict=True))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from clustersim.figures.canvas import FAINT, INK, Canvas, Coordinates
+from clustersim.figures.canvas import INK, Canvas, Coordinates
 
 GRID = "#d5dde4"
 WIDTH, HEIGHT = 1000.0, 520.0
@@ -95,10 +95,3 @@ class Plot:
         """Draw a rectangle between two pairs of values. `tip` is shown when a reader points at it."""
         (x0, y0), (x1, y1) = self.at(upper_left), self.at(lower_right)
         self.canvas.bar((x0, y0), (x1 - x0, y1 - y0), fill, tip=tip)
-
-    def name_beside(self, y: float, words: str, above: float, fill: str) -> float:
-        """Write the name of a layer at the right edge, above the pixel `above`. Return its y in pixels."""
-        down = min(self.at((self.x.low, y))[1], above - 17)
-        self.canvas.bar((self.right + 8, down - 6), (12, 12), fill, FAINT)
-        self.canvas.text((self.right + 26, down), words, 12, anchor="start")
-        return down

@@ -12,7 +12,6 @@ from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE, READY, Span
 from clustersim.figures.timeline import band
 from clustersim.model.kernel import Kernel
-from clustersim.report.breakdown import critical_path
 from clustersim.report.folded_time import NOT_FOLDED, FoldedTime, folded_time
 from clustersim.report.result import ranks_per_stage
 from clustersim.report.step_trace import inside
@@ -84,7 +83,7 @@ def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]
     done = record.done(np.arange(record.shape.events))
     every = [*done, *(span for span in record.spans if span.stream == "wait")]
     critical = np.zeros(len(every), np.int64)
-    critical[critical_path(record).events] = 1
+    critical[result.facts.path.events] = 1
     start = np.array([span.start for span in every])
     drawn: Mask = fold.shown(start) & np.array([span.end > span.start and span.kind != READY for span in every], bool)
     moved = (start - fold.folded(start)).tolist()

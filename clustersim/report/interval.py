@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
-from clustersim.engine.compile import Plan, Work
+from clustersim.engine.compile import Work
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import once_each
 from clustersim.model.kernel import Kernel
@@ -33,23 +33,24 @@ class StepKernels(NamedTuple):
     launches: float
 
 
-def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds) -> StepKernels:
-    """Return the interval of a step of `end` seconds from the errors of kernels alone, and the number of kernels in sequence.
+def step_kernels(work: Work, path: Path, bounds: Bounds) -> StepKernels:
+    """Return the interval of a step from the errors of its kernels alone, and the number of kernels in sequence.
 
     Kernels whose launches are on the path themselves count too.
     """
-    critical, each = exposed(work, plan, path)
-    margin = bounds.margin(end, dict(zip(work.kernels, critical.sum(axis=0).tolist(), strict=True)))
+    critical, each = exposed(work, path)
+    margin = bounds.margin(path.record.end, dict(zip(work.kernels, critical.sum(axis=0).tolist(), strict=True)))
     tasks = [path.record.shape.task(number) for number in path.tasks.tolist()]
     launched = sum(isinstance(item, Kernel) for task in tasks if task.stream == HOST for item in task.items)
     return StepKernels(margin, math.fsum((critical / each).ravel().tolist()) + launched)
 
 
-def exposed(work: Work, plan: Plan, path: Path) -> tuple[Floats, Floats]:
+def exposed(work: Work, path: Path) -> tuple[Floats, Floats]:
     """Return the seconds of each kernel on the critical path, and of one launch of it, both (node types, kernels)."""
     each = np.array([[own.get(kernel, math.inf) for kernel in work.kernels] for own in work.seconds])
     number: dict[OperatorStep, int] = {kernel: place for place, kernel in enumerate(work.kernels)}
     shape, computed, seconds = path.record.shape, path.computed(), defaultdict[tuple[int, int], float](float)
+    plan = path.record.plan
     kinds = plan.network.topology.kind_of(work.gpus[plan.first]).tolist()
     for task in np.flatnonzero(computed).tolist():
         seconds[kinds[int(shape.task_rank[task])], int(shape.line[task])] += float(computed[task])

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE
 from clustersim.engine.traffic import Variant
@@ -31,15 +30,14 @@ _ROUNDING = 1e-12  # relative to the step: smaller values are rounding errors of
 _SEVERAL = 16  # largest number of node types: a rate of more than a sixteenth of the links counts as the rate of a type
 
 
-def path_shares(
-    path: Path, plan: Plan, topology: Topology, limits: Iterable[Limit], width: int
-) -> dict[str, dict[str, float] | list[dict[str, Any]]]:
+def path_shares(path: Path, limits: Iterable[Limit], width: int) -> dict[str, dict[str, float] | list[dict[str, Any]]]:
     """Return the seconds of the critical path, divided in three ways, the longest first.
 
     `by_stream_s` is {stream: seconds}. `by_link` are rows of a link and the number of equally slow ones in its tier, or `what`
     else. `by_rank` are rows of a rank, the number it stands for, and its pipeline rank. `limits` belong to the transfers on the
     path; `width` is the ranks per pipeline rank.
     """
+    plan = path.record.plan
     streams: defaultdict[str, float] = defaultdict(float)
     ranks: defaultdict[int, float] = defaultdict(float)
     for span in path:
@@ -55,7 +53,7 @@ def path_shares(
         }
         for cell, spent in _longest_first(ranks)
     ]
-    by_link = _by_link(path, topology, limits)
+    by_link = _by_link(path, plan.network.topology, limits)
     return {"by_stream_s": dict(_longest_first(streams)), "by_link": by_link, "by_rank": by_rank}
 
 

@@ -30,7 +30,7 @@ def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, record: Reco
     plan = record.plan
     path = critical_path(record)
     limits, limiting = path_limits(path, plan.network)
-    shares = path_shares(path, plan, topology, limits, len(traces.nodes))
+    shares = path_shares(path, limits, len(traces.nodes))
     return {
         "name": traces.name,
         "cluster": cluster_facts(topology),
@@ -86,7 +86,7 @@ def lines(summary: dict[str, Any], look: Look) -> list[str]:
 def write_trace(path: Path, summary: dict[str, Any], record: Record) -> None:
     """Write the step as a trace for Perfetto, with one rank of each class."""
     spans = by_cell(record.spans, range(len(record.plan.first)))
-    trace = StepTrace(record, record.plan, spans, by_class(record.plan, spans))
+    trace = StepTrace(record, spans, by_class(record.plan, spans))
     said = {key: summary[key] for key in ("name", "cluster", "step_time_s", "simulated")}
     with saving(path) as file:
         write_events(file, said, trace.events())

@@ -24,17 +24,14 @@ if TYPE_CHECKING:
     from clustersim.engine.memory import RankMemory
     from clustersim.engine.record import Record
     from clustersim.report.parquet import TableColumns
-    from clustersim.topology.model import Topology
 
 
 def save(
     target: Path,
     summary: dict[str, Any],
     parts: list[dict[str, float]],
-    plan: Plan,
     record: Record,
     memory: list[RankMemory],
-    topology: Topology,
     asked: Question,
     force: bool = False,
     pages: Mapping[str, str] | None = None,
@@ -43,15 +40,15 @@ def save(
 
     `pages` is {name: text}, such as `report.html`. Returns the folder. An existing one is replaced as by `put`.
     """
-    stage_of = stages_of(plan, summary)
+    plan, stage_of = record.plan, stages_of(record.plan, summary)
     spans = by_cell(record.spans, chosen([record], plan, ranks_per_stage(summary)))
     tables = {
-        "spans": spans_table(record, plan),
+        "spans": spans_table(record),
         "ranks": ranks_table(plan, parts, stage_of),
-        "links": links_table(plan, topology, record.end),
+        "links": links_table(record),
         "memory": memory_table(memory, record, stage_of),
     }
-    trace = StepTrace(record, plan, spans, by_class(plan, spans), tables["memory"], stage_of)
+    trace = StepTrace(record, spans, by_class(plan, spans), tables["memory"], stage_of)
     facts = trace_facts(summary, asked.digest, summary["trace"])
     return put_result(target, asked, summary, tables, (facts, trace.events()), force, pages or {})
 
@@ -86,7 +83,6 @@ def put_result(
 
 def detailed_trace(
     summary: dict[str, Any],
-    plan: Plan,
     record: Record,
     memory: list[RankMemory],
     ranks: Sequence[int] | None,
@@ -98,7 +94,7 @@ def detailed_trace(
     `ranks` are drawn; None: one of each class. `families` are the ranks of all groups by family. `seconds` are kernel times by
     node type; if empty, kernels are not drawn.
     """
-    stage_of = stages_of(plan, summary)
+    plan, stage_of = record.plan, stages_of(record.plan, summary)
     of = plan.network.cells.ranks.of
     kept = dict.fromkeys(range(len(plan.first)) if ranks is None else of[list(ranks)].tolist())
     spans = by_cell(record.spans, sorted(kept))
@@ -106,7 +102,7 @@ def detailed_trace(
     shares = summary["predictor"]["clock_shares"].get(product_type(summary["parallelism"]["precision"]), {})
     held, families = memory_table(memory, record, stage_of), {} if ranks is None else families
     links, clock = _links(summary, plan), shares.get("share", 1.0)
-    return StepTrace(record, plan, spans, drawn, held, stage_of, families, seconds, links, clock)
+    return StepTrace(record, spans, drawn, held, stage_of, families, seconds, links, clock)
 
 
 def write_trace(
@@ -117,7 +113,7 @@ def write_trace(
     `question` is the digest of the question. Raises InputError if the path cannot be written, and DiskFullError if the disk is
     full.
     """
-    shown = {"ranks": int(trace.plan.size.sum()), "ranks_shown": sum(one.ranks for one in trace.drawn)}
+    shown = {"ranks": int(trace.record.plan.size.sum()), "ranks_shown": sum(one.ranks for one in trace.drawn)}
     facts = trace_facts(summary, question, {**shown, "kernels_shown": bool(trace.seconds)})
     with saving(path) as file:
         return write_events(file, facts, trace.events(progress))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
-from clustersim.engine.compile import Plan, Source
+from clustersim.engine.compile import Source
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import Flow
 from clustersim.engine.launching import Seconds
@@ -106,7 +106,6 @@ class StepTrace:
     """Content of a step's trace."""
 
     record: Record
-    plan: Plan
     spans: Spans
     """Spans of the drawn rank cells."""
     drawn: Sequence[DrawnRank]
@@ -148,7 +147,7 @@ class StepTrace:
     @property
     def _arrows(self) -> Arrows:
         """Dependencies between the drawn ranks."""
-        return Arrows(self.record, self.plan, self.drawn, self.families, self.tracks)
+        return Arrows(self.record, self.drawn, self.families, self.tracks)
 
     @cached_property
     def tracks(self) -> dict[str, int]:
@@ -234,7 +233,7 @@ class StepTrace:
     @cached_property
     def _protocols(self) -> dict[tuple[str, str, float], str]:
         """{(family, operation, bytes): protocols of the collective or message}"""
-        plans = self.plan.network.plans.items()
+        plans = self.record.plan.network.plans.items()
         return {
             (call.group, call.op, float(call.size)): "/".join(dict.fromkeys(one.protocol for one in own.values()))
             for call, own in plans
@@ -244,8 +243,8 @@ class StepTrace:
     def _limiting(self) -> dict[tuple[Variant, int], str]:
         """{collective or message: the first link that limits its rate}"""
         calls = dict.fromkeys(call for row in self.spans.values() for span in row for call in span.carried)
-        topology = self.plan.network.topology
-        return {one.call: topology.link_name(int(one.links[0])) for one in limits(calls, self.plan.network)}
+        topology = self.record.plan.network.topology
+        return {one.call: topology.link_name(int(one.links[0])) for one in limits(calls, self.record.plan.network)}
 
     # counters
 
@@ -273,9 +272,9 @@ class StepTrace:
         """Yield counters of the load of links over time, in a process of their own after those of the ranks."""
         if not self.links:
             return
-        topology, number = self.plan.network.topology, max(one.number for one in self.drawn) + 1
+        topology, number = self.record.plan.network.topology, max(one.number for one in self.drawn) + 1
         yield said_of(number, None, "process_name", "name", "links")
         yield said_of(number, None, "process_sort_index", "sort_index", len(self.drawn))
         for link in self.links:
-            for time, load in link_load(self.record, self.plan, link):
+            for time, load in link_load(self.record, link):
                 yield count_of(number, f"load of {topology.link_name(link)}", time, [("share", load)])

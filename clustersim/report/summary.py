@@ -78,7 +78,7 @@ def summary(
         ],
         "breakdown_s": mean(parts, plan.size.tolist()),
         "critical_path_s": of_path(facts.path),
-        "critical_path": path_shares(facts.path, plan, topology, found, width),
+        "critical_path": path_shares(facts.path, found, width),
         "memory": memory,
         "busiest_links": busiest(topology, link_bytes(plan), limiting, record.end),
         "predictor": predictor_facts(work.job, facts.forecast),

@@ -12,16 +12,15 @@ from clustersim.engine.memory import RankMemory
 from clustersim.engine.record import Record
 from clustersim.report.links import link_bytes, tier_of
 from clustersim.report.parquet import TableColumns, Texts
-from clustersim.topology.model import Topology
 
 
-def spans_table(record: Record, plan: Plan) -> TableColumns:
+def spans_table(record: Record) -> TableColumns:
     """Return one row per span: rank (first of its cell), number of ranks, stream, kind, stage, microbatch, times in s.
 
     `asked_s` is when the rank requested it, `start_s` when it started, `compute_s` the seconds of computation in it.
     """
     spans = sorted(record.spans, key=lambda s: (s.rank, s.stream, s.start, s.end))
-    cell = np.array([s.rank for s in spans], np.int64)
+    plan, cell = record.plan, np.array([s.rank for s in spans], np.int64)
     return {
         "rank": plan.first[cell],
         "ranks": plan.size[cell],
@@ -90,9 +89,9 @@ def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], t
     return found
 
 
-def links_table(plan: Plan, topology: Topology, end: float) -> TableColumns:
+def links_table(record: Record) -> TableColumns:
     """Return one row per directed link with traffic: name, tier, capacity, bytes, mean utilization over the step."""
-    crossed = link_bytes(plan)
+    topology, crossed = record.plan.network.topology, link_bytes(record.plan)
     used = np.flatnonzero(crossed)
     tiers, index = tier_of(topology, used)
     return {
@@ -100,5 +99,5 @@ def links_table(plan: Plan, topology: Topology, end: float) -> TableColumns:
         "index": index,
         "capacity_bytes_per_s": topology.capacity[used],
         "bytes": crossed[used],
-        "utilization": crossed[used] / topology.capacity[used] / end,
+        "utilization": crossed[used] / topology.capacity[used] / record.end,
     }

@@ -31,7 +31,6 @@ class Arrows:
     """Dependencies between the drawn ranks."""
 
     record: Record
-    plan: Plan
     drawn: Sequence[DrawnRank]
     families: Mapping[str, Ints]
     """{family: ranks of all its groups (groups, n)} if single ranks are drawn instead of one of each class."""
@@ -122,7 +121,7 @@ class Arrows:
             if task.family is None:
                 continue
             kind, cells = "collective" if len(task.kind) > 1 else "lock-step", shape.event_rank[own].tolist()
-            for ranks in self._groups((task.family, self.plan.group(cells[0], task.family)), cells):
+            for ranks in self._groups((task.family, self.record.plan.group(cells[0], task.family)), cells):
                 if len(ranks) > 1:
                     yield kind, [(one, self.tracks[task.stream], start) for one in sorted(ranks)]
 
@@ -132,7 +131,7 @@ class Arrows:
             yield [self._of_cell[cell][0].number for cell in cells if cell in self._of_cell]
             return
         family, own = group
-        of = self.plan.network.cells.groups[family].of
+        of = self.record.plan.network.cells.groups[family].of
         for ranks in self.families[family][np.flatnonzero(of == own)].tolist():
             yield [self._numbers[rank] for rank in ranks if rank in self._numbers]
 

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from clustersim.engine.compile import Plan, Source
+from clustersim.engine.compile import Source
 from clustersim.engine.flows import Flow
 from clustersim.engine.network import Network
 from clustersim.engine.program import COMPUTE, UPDATE, Span
@@ -101,27 +101,28 @@ _NOTHING = 1e-9  # relative to a link's capacity: smaller values are rounding er
 Call = tuple[Variant, int]
 
 
-def link_load(record: Record, plan: Plan, link: int) -> list[tuple[float, float]]:
+def link_load(record: Record, link: int) -> list[tuple[float, float]]:
     """Return the load of a link over the step: (seconds, share of its capacity in use from then on).
 
     Every transfer counts with its mean rate between its start and end.
     """
-    weights, changes = _crossing(plan, link), defaultdict[float, float](float)
-    for call, start, end, size in dict.fromkeys(_moved(record.spans, weights, plan.network)):
+    network, changes = record.plan.network, defaultdict[float, float](float)
+    weights = _crossing(network, link)
+    for call, start, end, size in dict.fromkeys(_moved(record.spans, weights, network)):
         rate = size * weights[call] / (end - start)
         changes[start] += rate
         changes[end] -= rate
     times = sorted(changes)
-    level = np.cumsum([changes[time] for time in times]) / plan.network.topology.capacity[link]
+    level = np.cumsum([changes[time] for time in times]) / network.topology.capacity[link]
     return list(zip(times, np.where(level > _NOTHING, level, 0.0).tolist(), strict=True))
 
 
-def _crossing(plan: Plan, link: int) -> dict[Call, float]:
+def _crossing(network: Network, link: int) -> dict[Call, float]:
     """Return {call: bytes over the link per byte of the collective} for every group cell."""
     found: defaultdict[Call, float] = defaultdict(float)
-    for variant in plan.network.traffic:
-        of = plan.network.cells.groups[variant[0]].of
-        for t in plan.network.phases(variant):
+    for variant in network.traffic:
+        of = network.cells.groups[variant[0]].of
+        for t in network.phases(variant):
             own = np.flatnonzero(t.link == link)
             for group, weight in zip(t.group[own].tolist(), t.weight[own].tolist(), strict=True):
                 found[variant, int(of[group])] += weight

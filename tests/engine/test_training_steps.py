@@ -88,9 +88,9 @@ def stages(result):
 
 def tables(result):
     record, plan, own = result.record, result.plan, stages(result)
-    yield spans_table(record, plan)
+    yield spans_table(record)
     yield ranks_table(plan, result.parts, own)
-    yield links_table(plan, result.topology, record.end)
+    yield links_table(record)
     yield memory_table(result.facts.memory, record, own)
 
 

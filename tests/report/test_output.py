@@ -25,7 +25,7 @@ from clustersim.topology.build import build as build_topology
 
 def keep(result, folder):
     """Save a result as the command does."""
-    found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
+    found = result.summary, result.parts, result.record, result.facts.memory
     save(folder, *found, Question("run"))
 
 

@@ -224,7 +224,7 @@ def test_the_area_under_the_load_of_a_link_is_its_bytes(result, call, split):
 
 def test_collectives_of_one_family_load_a_link_differently_within_a_pass():
     found = simulate(ROOT / "topologies/mi300x_16.yaml", ROOT / "workloads/qwen3_8b.yaml")
-    steps = link_load(found.record, found.plan, 0)
+    steps = link_load(found.record, 0)
     area = sum(share * (after - at) for (at, share), (after, _) in pairwise(steps))
     assert area * found.topology.capacity[0] == pytest.approx(link_bytes(found.plan)[0], rel=1e-4)
 
