@@ -144,24 +144,6 @@ def test_mixed_precision_update_moves_46_bytes_a_parameter_and_clears_the_gradie
     assert traffic == {"gradient_norm": 4, "gradient_scale": 8, "adam": 28, "weights_from_fp32": 6, "zero_gradients": 4}
 
 
-def test_full_recompute_brings_one_block_back():
-    one = job(training__recompute="full")
-    stage = stages(one)[1]
-    m = memory(one, [stage], [16])
-    assert m.activations == 16 * stage.saved_bytes + saved(one) - 2 * 2048 * 12288
-
-
-@settings(max_examples=examples(30), deadline=None)
-@given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 4), st.sampled_from(["none", "selective", "full"]))
-def test_memory_falls_with_tp_and_rises_with_microbatches(tp, in_flight, recompute):
-    def total(t, n):
-        one = job(parallelism__tp=t, training__recompute=recompute)
-        return memory(one, [stages(one)[1]], [n]).total
-
-    assert total(tp, in_flight) < total(tp, in_flight + 1)
-    assert tp == 1 or total(tp, in_flight) < total(tp // 2, in_flight)
-
-
 def test_zero_2_holds_the_gradients_of_the_stages_that_are_not_reduced_yet():
     """All forwards first: the backward passes of a stage follow each other, and so does the reduction of its gradients."""
     chunks = {"parallelism__vpp": 3, "parallelism__schedule": "interleaved", "parallelism__dp": 4}
