@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +12,23 @@ from clustersim import plugins
 from clustersim.errors import InputError, UnknownNameError
 from clustersim.report.store import Question
 
-Call = Callable[..., tuple[int, str, str]]
 ROOMS = [f"clustersim.{room}" for room in ("schedules", "collectives", "placements", "predictors", "topology")]
 
 
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Return a function that writes a module which can be imported by its name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return write
+
+
 @pytest.mark.parametrize("room", ROOMS)
-def test_names_are_the_files_of_the_room(room: str) -> None:
+def test_names_are_the_files_of_the_room(room):
     folder = Path(plugins.__file__).parent.joinpath(*plugins.FOLDERS.get(room, room).split(".")[1:])
     files = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     known = plugins.names(room)
@@ -29,7 +38,7 @@ def test_names_are_the_files_of_the_room(room: str) -> None:
         assert not name.startswith("_")
 
 
-def test_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_file_is_found(tmp_path, monkeypatch):
     room = tmp_path / "some_room"
     room.mkdir()
     (room / "__init__.py").write_text("")
@@ -48,14 +57,14 @@ def test_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("math:pi", "'math:pi' is not a function or class but 3.141592653589793; name one that is"),
     ],
 )
-def test_permitted_names_that_cannot_be_loaded(name: str, message: str) -> None:
+def test_permitted_names_that_cannot_be_loaded(name, message):
     with plugins.permitted(name), pytest.raises(UnknownNameError) as caught:
         plugins.load("clustersim.collectives", name, "phases")
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("text", ["math", "math:", ":sqrt", ".ring:phases", "a b:c", "math:sqrt:x", "../x:y"])
-def test_what_is_no_spelling(text: str) -> None:
+def test_what_is_no_spelling(text):
     with pytest.raises(InputError, match=r"write package\.module:attribute"), plugins.permitted(text):
         pass
 
@@ -63,11 +72,8 @@ def test_what_is_no_spelling(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["1 / 0", "raise SystemExit(3)", "def broken(:", "import no_such_package", "raise GeneratorExit"]
 )
-def test_an_outside_module_that_fails_while_it_is_imported(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "outside_broken.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_an_outside_module_that_fails_while_it_is_imported(text, module):
+    module("outside_broken", text)
     with (
         plugins.permitted("outside_broken:build"),
         pytest.raises(UnknownNameError, match="'outside_broken:build' cannot be loaded"),
@@ -75,14 +81,13 @@ def test_an_outside_module_that_fails_while_it_is_imported(
         plugins.load("clustersim.collectives", "outside_broken:build", "phases")
 
 
-def test_ctrl_c_while_a_plugin_is_imported_stays_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "outside_slow.py").write_text("raise KeyboardInterrupt")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_ctrl_c_while_a_plugin_is_imported_stays_ctrl_c(module):
+    module("outside_slow", "raise KeyboardInterrupt")
     with plugins.permitted("outside_slow:build"), pytest.raises(KeyboardInterrupt):
         plugins.load("clustersim.collectives", "outside_slow:build", "phases")
 
 
-def test_an_outside_function_by_its_spelling_and_by_its_name() -> None:
+def test_an_outside_function_by_its_spelling_and_by_its_name():
     with plugins.permitted("math:sqrt"):
         for name in ("math:sqrt", "sqrt"):
             assert plugins.load("clustersim.collectives", name, "phases")(9.0) == 3.0
@@ -91,7 +96,7 @@ def test_an_outside_function_by_its_spelling_and_by_its_name() -> None:
         plugins.load("clustersim.collectives", "math:sqrt", "phases")
 
 
-def test_what_is_permitted_is_part_of_the_question() -> None:
+def test_what_is_permitted_is_part_of_the_question():
     """A short name means another function under other permits: its result is another result."""
     asked = []
     for spelling in ("math:sqrt", "cmath:sqrt"):
@@ -100,14 +105,14 @@ def test_what_is_permitted_is_part_of_the_question() -> None:
     assert asked[0] != asked[1] != Question.of("run", {}, {}, {"predictor": "sqrt"}).digest
 
 
-def test_a_short_name_of_two_plugins_must_be_written_out() -> None:
+def test_a_short_name_of_two_plugins_must_be_written_out():
     with plugins.permitted("math:sqrt", "cmath:sqrt"):
         assert plugins.load("clustersim.collectives", "math:sqrt", "phases")(9.0) == 3.0
         with pytest.raises(UnknownNameError, match="'sqrt' may be math:sqrt or cmath:sqrt; write one of them out"):
             plugins.load("clustersim.collectives", "sqrt", "phases")
 
 
-def test_a_built_in_name_cannot_be_shadowed_on_the_command_line() -> None:
+def test_a_built_in_name_cannot_be_shadowed_on_the_command_line():
     with pytest.raises(InputError, match="'ring' is a built-in algorithm"), plugins.permitted("mine:ring"):
         pass
 
@@ -147,7 +152,7 @@ mine = outside_package:place
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path, monkeypatch):
     """A package as pip lays it: a module, and the entry points beside it."""
     site = tmp_path / "site"
     info = site / "outside_package-0.1.dist-info"
@@ -175,7 +180,7 @@ BUILT_IN = {"KIND": "switch", "SCHEDULE": "gpipe", "DP": "ring", "PREDICTOR": "r
 
 
 @pytest.fixture
-def call(call: Call) -> Call:
+def call(call):
     """Return a function that writes the two files with these names in them and runs a command line."""
 
     def run(*arguments: str, **names: str) -> tuple[int, str, str]:
@@ -191,7 +196,7 @@ def call(call: Call) -> Call:
 RUN = ("run", "c.yaml", "j.yaml", "--no-save")
 
 
-def test_names_of_an_installed_package_work_everywhere(package: Path, call: Call) -> None:
+def test_names_of_an_installed_package_work_everywhere(package, call):
     names = {"KIND": "mine", "SCHEDULE": "mine", "DP": "mine", "PREDICTOR": "half"}
     code, out, err = call(*RUN, "--verbose", **names)
     assert (code, err) == (0, "")
@@ -207,7 +212,7 @@ def test_names_of_an_installed_package_work_everywhere(package: Path, call: Call
         assert (code, err) == (0, ""), arguments
 
 
-def test_what_an_installed_package_offers_is_listed_with_its_package(package: Path, call: Call) -> None:
+def test_what_an_installed_package_offers_is_listed_with_its_package(package, call):
     assert plugins.installed("clustersim.schedules") == {"mine": "outside-package"}
     (package / "outside_package.py").write_text("raise RuntimeError('imported')\n")
     for what in ("kinds", "schedules", "placements", "algorithms"):
@@ -218,7 +223,7 @@ def test_what_an_installed_package_offers_is_listed_with_its_package(package: Pa
         ]
 
 
-def test_an_installed_kind_of_fabric_is_a_function_too(package: Path) -> None:
+def test_an_installed_kind_of_fabric_is_a_function_too(package):
     import clustersim as cs
 
     assert cs.mine(nodes=2, node="hgx-h100").gpus == 16
@@ -227,7 +232,7 @@ def test_an_installed_kind_of_fabric_is_a_function_too(package: Path) -> None:
         _ = cs.half
 
 
-def test_a_package_that_takes_a_built_in_name_is_refused_when_that_is_asked_for(package: Path, call: Call) -> None:
+def test_a_package_that_takes_a_built_in_name_is_refused_when_that_is_asked_for(package, call):
     points = package / "outside_package-0.1.dist-info" / "entry_points.txt"
     points.write_text("[clustersim.schedules]\ngpipe = outside_package:build\n")
     plugins._entries.cache_clear()
@@ -260,12 +265,8 @@ EVIL = "raise RuntimeError('imported')"
         (("lab", "train", "evil:load", "--data", "."), {}, "NAME: "),
     ],
 )
-def test_nothing_is_imported_without_permission(
-    arguments: tuple[str, ...], names: dict[str, str], place: str, call: Call, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    (tmp_path / "evil.py").write_text(EVIL)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_nothing_is_imported_without_permission(arguments, names, place, call, module):
+    module("evil", EVIL)
     code, out, err = call(*arguments, **names)
     assert (code, out) == (2, "")
     assert "'evil:load' is not a built-in" in err
@@ -274,11 +275,8 @@ def test_nothing_is_imported_without_permission(
     assert err.count("\n") == 1
 
 
-def test_a_predictor_that_derives_from_nothing_is_told_what_to_derive_from(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "plain.py").write_text("class Plain:\n    def predict(self, kernels, gpu, alone=False): return 1.0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_a_predictor_that_derives_from_nothing_is_told_what_to_derive_from(call, module):
+    module("plain", "class Plain:\n    def predict(self, kernels, gpu, alone=False): return 1.0\n")
     code, out, err = call(*RUN, "--plugins", "plain:Plain", PREDICTOR="plain:Plain")
     assert (code, out) == (2, "")
     assert "derive its class from clustersim.predictors.base.Predictor" in err
@@ -366,7 +364,7 @@ BAD = {
 }
 
 
-def _wrong() -> Iterator[Any]:
+def _wrong():
     for function, what, names, arguments, place in WAYS:
         for bad in (*FAILS, *BAD[what]):
             own = "placement wrong:place_ does not give each job its own free nodes" if bad == "[[0], [0]]" else place
@@ -374,32 +372,24 @@ def _wrong() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("function", "what", "bad", "names", "arguments", "place"), list(_wrong()))
-def test_whatever_a_plugin_does_wrong_is_one_sentence(
-    function: str, what: str, bad: str, names: dict[str, str], arguments: tuple[str, ...], place: str,
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_whatever_a_plugin_does_wrong_is_one_sentence(function, what, bad, names, arguments, place, call, module):
     text = WRONG
     for key, value in {**SANE, what: bad}.items():
         text = text.replace(key, value)
-    (tmp_path / "wrong.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "wrong", raising=False)
+    module("wrong", text)
     code, out, err = call(*arguments, "--plugins", f"wrong:{function}", **names)
     assert (code, out) == (2, ""), err
     assert place in err
     assert err.count("\n") == 1
 
 
-def test_ctrl_c_in_a_plugin_stays_ctrl_c(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "stopped.py").write_text("def build(*_):\n    raise KeyboardInterrupt\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_ctrl_c_in_a_plugin_stays_ctrl_c(call, module):
+    module("stopped", "def build(*_):\n    raise KeyboardInterrupt\n")
     code, _, err = call("show", "--schedule", "stopped:build", "--plugins", "stopped:build")
     assert (code, err) == (130, "clustersim: interrupted\n")
 
 
-def test_an_error_deep_inside_is_laid_on_the_plugin_that_it_went_through(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_deep_inside_is_laid_on_the_plugin_that_it_went_through(call, module):
     text = """
 from dataclasses import replace
 from clustersim.topology.kinds import switch
@@ -416,17 +406,15 @@ def kind(site):
     built = switch.build(site)
     return replace(built, router=Late(built.router))
 """
-    (tmp_path / "late.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    module("late", text)
     code, out, err = call(*RUN, "--plugins", "late:kind", KIND="late:kind")
     assert (code, out) == (2, "")
     assert "late:kind does not work here (ValueError: too late)" in err
     assert err.count("\n") == 1
 
 
-def test_workers_of_a_sweep_are_permitted_the_same(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_.py").write_text("from clustersim.schedules.kinds.gpipe import build as own_gpipe\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_workers_of_a_sweep_are_permitted_the_same(call, tmp_path, monkeypatch, module):
+    module("own_", "from clustersim.schedules.kinds.gpipe import build as own_gpipe\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     swept = ("sweep", "c.yaml", "j.yaml", "--tp", "1,2", "--workers", "2", "--plugins", "own_:own_gpipe")
     code, out, err = call(*swept, SCHEDULE="own_gpipe")
