@@ -73,14 +73,6 @@ def test_old_names_are_kept_and_not_advertised(call):
     assert call("share", *job) == call("jobs", *job)
 
 
-def test_nothing_is_drawn_beside_an_unknown_schedule(call, tmp_path):
-    picture = tmp_path / "cluster.svg"
-    code, out, err = call("show", NODE, "--schedule", "x", "--draw", str(picture))
-    assert (code, out) == (2, "")
-    assert "not one of the schedules" in err
-    assert not picture.exists()
-
-
 def test_version(call):
     assert call("--version") == (0, f"clustersim {__version__}\n", "")
 

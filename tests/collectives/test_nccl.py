@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from clustersim.collectives import model
 from clustersim.collectives.idle import idle_rates, loads
-from clustersim.collectives.loads import route
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
@@ -505,19 +504,6 @@ def test_ring_on_rails_is_limited_by_the_hop_to_the_rail():
     topology = cluster(nodes=4, fabric="{kind: rail_optimized, tiers: [{radix: 64}], link: {rate: 400Gb/s}}")
     rate = idle_rates(topology, np.arange(32)[None], model.phases("rail_ring", "all_reduce", of(topology).group))[0]
     assert rate * 62 / 32 == pytest.approx(370.8e9, rel=1e-6)
-
-
-def test_switches_take_the_links_of_their_gpu():
-    topology = cluster(nodes=2)
-    (phase,) = model.phases("nvls", "all_reduce", model.Group(16, (8, 2)))
-    routes = route(topology, np.array([np.arange(16), np.arange(16)]), phase)
-    names = [topology.link_name(link) for link in routes.links.tolist()]
-    assert len(names) == 2 * len(phase.source)
-    assert (np.diff(routes.start) == 1).all()
-    assert names[:2] == ["nvlink-up[0]", "nvlink-up[1]"]
-    assert {name.split("[")[0] for name in names} == {"nvlink-up", "nvlink-down", "nic-up", "nic-down"}
-    with pytest.raises(InputError, match="this cluster has none, add a fabric"):
-        route(cluster(), np.arange(8)[None], model.phases("nvls", "all_reduce", model.Group(8, (4, 2)))[0])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from clustersim.errors import InputError, OutOfMemoryError
-from clustersim.parallel.kernel_table import distinct_kernels
 from clustersim.parallel.load import load
 from clustersim.predictors import forecasts
 from clustersim.predictors.clocks import derate
@@ -39,27 +38,6 @@ def test_rows_of_one_simulator_are_those_of_runs_alone():
             figures = {key: value for key, value in alone.items() if isinstance(value, float)}
             assert {key: row[key] for key in figures} == pytest.approx(figures, rel=1e-12, abs=0)
             assert {**row, **alone}.keys() == row.keys()
-
-
-def test_what_is_alike_is_found_once(monkeypatch):
-    case = evaluate.load(FILES)
-    point = {"training.global_batch": 32, "parallelism.pp": 2}
-    first = evaluate.evaluate(case, {**point, "clocks": 0.9})
-    calls: list[object] = []
-    monkeypatch.setattr("clustersim.predictors.learned.Learned.predict", lambda *given: calls.append(given))
-    monkeypatch.setattr("clustersim.schedules.check.load", lambda *given: calls.append(given))
-    monkeypatch.setattr("clustersim.preparation.stages", lambda *given: calls.append(given))
-    second = evaluate.evaluate(case, {**point, "clocks": 0.8})
-    assert (calls, first["status"], second["status"]) == ([], "ok", "ok")
-    assert second["step_time_s"] > first["step_time_s"]
-
-
-def test_kernels_of_a_job_are_known_before_it_is_scheduled():
-    simulator = Simulator(load_topology(NODE))
-    for overrides in ({}, {"parallelism.pp": 4, "parallelism.zero": 1, "training.recompute": "selective"}):
-        one = simulator.placed(load(JOB, overrides))
-        parts = simulator.preparation.parts(one)
-        assert set(distinct_kernels(one, parts)) == set(simulator.preparation.written(one).kernels)
 
 
 def test_forecasts_are_those_of_the_predictor_however_many_are_kept(monkeypatch):
