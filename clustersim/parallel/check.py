@@ -24,10 +24,8 @@ Finding = tuple[str, str]
 
 
 def check(job: Job) -> Job:
-    """Return the job unchanged if it passes all `RULES`.
-
-    Raise ConfigError for the finding whose key comes first in the file, if there is any.
-    """
+    """Return the job unchanged if it passes all `RULES`. Raise ConfigError for the finding whose key comes first in the file, if
+    there is any."""
     findings = [finding for rule in RULES for finding in rule(job)]
     if findings:
         # a new error each time: a stored one would keep this frame, and with it all data of a sweep's illegal points
@@ -89,10 +87,8 @@ def _router(m: Model) -> Iterator[Finding]:
 
 
 def block_shapes(job: Job) -> Iterator[Finding]:
-    """Yield a finding for each contradiction in `model.blocks`, or between the blocks and keys of the whole model.
-
-    Also yield a finding for a window without causal attention, and for keys that latent attention (`mla`) excludes.
-    """
+    """Yield a finding for each contradiction in `model.blocks`, or between the blocks and keys of the whole model. Also yield a
+    finding for a window without causal attention, and for keys that latent attention (`mla`) excludes."""
     m = job.model
     if m.blocks and m.dense_layers:
         yield (
@@ -117,10 +113,8 @@ def block_shapes(job: Job) -> Iterator[Finding]:
 
 
 def encoder_decoder(job: Job) -> Iterator[Finding]:
-    """Yield a finding for each setting that an encoder excludes, such as cp above 1, latent attention or an explicit layout.
-
-    Also yield a finding if the encoder's sequence is too long or not a multiple of tp, or is set without an encoder.
-    """
+    """Yield a finding for each setting that an encoder excludes, such as cp above 1, latent attention or an explicit layout. Also
+    yield a finding if the encoder's sequence is too long or not a multiple of tp, or is set without an encoder."""
     m, t, p = job.model, job.training, job.parallelism
     if not m.encoder_layers:
         if t.encoder_seq is not None:
@@ -255,10 +249,8 @@ def _can_share_kv_heads(kind: Model, ranks: int, repeats: bool) -> bool:
 
 
 def framework_rule(job: Job, name: Rule) -> object:
-    """Return the value of rule `name` in the table of the job's framework.
-
-    Return None if the framework has no such rule or is unknown, or the job names no framework.
-    """
+    """Return the value of rule `name` in the table of the job's framework. Return None if the framework has no such rule or is
+    unknown, or the job names no framework."""
     with suppress(UnknownNameError):  # an unknown framework is reported where it is used
         entry = load(job.training.framework).rules.get(name) if job.training.framework else None
         return None if entry is None else entry.value
@@ -293,10 +285,8 @@ def expert_overlap(job: Job) -> Iterator[Finding]:
 
 
 def microbatch_overlap(job: Job) -> Iterator[Finding]:
-    """Yield a finding for each setting that excludes `overlap.ep: microbatch`, whatever `overlap.ep` is in the job.
-
-    Source of the conditions: Megatron-Core, transformer/transformer_config.py.
-    """
+    """Yield a finding for each setting that excludes `overlap.ep: microbatch`, whatever `overlap.ep` is in the job. Source of the
+    conditions: Megatron-Core, transformer/transformer_config.py."""
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.ep == 1:
         yield key, "microbatch overlaps exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
@@ -394,10 +384,8 @@ def context_parallel(job: Job) -> Iterator[Finding]:
 
 
 def _exchanged_heads(job: Job, ranks: int) -> Iterator[Finding]:
-    """Yield at most one finding unless `ranks`, which exchange heads, divides the heads that each tp rank has.
-
-    Key/value heads may also be repeated on several ranks, unless the framework or latent attention excludes that.
-    """
+    """Yield at most one finding unless `ranks`, which exchange heads, divides the heads that each tp rank has. Key/value heads
+    may also be repeated on several ranks, unless the framework or latent attention excludes that."""
     m, p = job.model, job.parallelism
     repeats_kv_heads = framework_rule(job, "exchanges_few_kv_heads") is not False
     for name, heads, repeats in (
@@ -417,10 +405,8 @@ def _exchanged_heads(job: Job, ranks: int) -> Iterator[Finding]:
 
 
 def pipeline_parallel(job: Job) -> Iterator[Finding]:
-    """Yield a finding unless every stage can have a layer, and the schedule supports vpp and sharded parameters.
-
-    An explicit layout is checked against the model, and nothing else is then checked.
-    """
+    """Yield a finding unless every stage can have a layer, and the schedule supports vpp and sharded parameters. An explicit
+    layout is checked against the model, and nothing else is then checked."""
     p = job.parallelism
     yield from _explicit_layout(job)
     if p.layout is not None:
@@ -444,10 +430,8 @@ def pipeline_parallel(job: Job) -> Iterator[Finding]:
 
 
 def _explicit_layout(job: Job) -> Iterator[Finding]:
-    """Yield a finding if keys that assign layers to stages exclude each other, or do not match the model.
-
-    The keys are `layout`, `first_layers`, `last_layers`, `account_for_embedding`, `account_for_loss` and `partition`.
-    """
+    """Yield a finding if keys that assign layers to stages exclude each other, or do not match the model. The keys are `layout`,
+    `first_layers`, `last_layers`, `account_for_embedding`, `account_for_loss` and `partition`."""
     p = job.parallelism
     explicit = [name for name in ("layout", "first_layers", "last_layers") if getattr(p, name) is not None]
     counted = [name for name in ("account_for_embedding", "account_for_loss") if getattr(p, name)]
@@ -496,10 +480,8 @@ def packed_fits(job: Job) -> Iterator[Finding]:
 
 
 def training_fits(job: Job) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between batch, sequence, data types, and the reduction of gradients.
-
-    Among others, `micro_batch` must divide `global_batch`, and ZeRO-2 needs gradients that are reduced during passes.
-    """
+    """Yield a finding for each contradiction between batch, sequence, data types, and the reduction of gradients. Among others,
+    `micro_batch` must divide `global_batch`, and ZeRO-2 needs gradients that are reduced during passes."""
     m, t, p = job.model, job.training, job.parallelism
     if m.max_positions is not None and t.seq > m.max_positions:
         yield "training.seq", f"{t.seq} is longer than model.max_positions {m.max_positions}; shorten it or raise that"
@@ -531,10 +513,8 @@ def training_fits(job: Job) -> Iterator[Finding]:
 
 
 def adapted(job: Job) -> Iterator[Finding]:
-    """Yield a finding for each setting of low-rank adapters that the model, tp or the precision does not support.
-
-    Without `training.lora` there are no findings.
-    """
+    """Yield a finding for each setting of low-rank adapters that the model, tp or the precision does not support. Without
+    `training.lora` there are no findings."""
     lora, p, t, model = job.training.lora, job.parallelism, job.training, job.model
     if lora is None:
         return

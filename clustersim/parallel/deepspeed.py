@@ -26,7 +26,7 @@ IN_FLIGHT = 3
 
 
 class TracedModule(NamedTuple):
-    """One module in the trace of a microbatch."""
+    """One operator as it runs in the forward or backward pass of a microbatch."""
 
     steps: Steps
     """Kernels and collectives of the module."""
@@ -40,7 +40,7 @@ class TracedModule(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """One event in a pass."""
+    """One event in a pass, such as the start of a gather."""
 
     what: str
     """Kind of event. gather: a gather of parameters starts; arrive: the pass waits for all gathers; run: a module computes;
@@ -54,10 +54,8 @@ class Moment(NamedTuple):
 
 
 def persistent(stage: Stage, setting: DeepSpeed) -> int:
-    """Return the number of a stage's parameters that every rank keeps because their tensors are small.
-
-    Passes do not gather them; each weight update does.
-    """
+    """Return the number of a stage's parameters that every rank keeps because their tensors are small. Passes do not gather them;
+    each weight update does."""
     sizes = ((stage.owned(op) + stage.frozen_in(op), count) for layer, count in stage.layers for op in layer.operators)
     return sum(parameters * count for parameters, count in sizes if parameters <= setting.param_persistence_threshold)
 
@@ -129,10 +127,8 @@ class _Gathered:
         return following
 
     def fetch(self, index: int) -> Iterator[Moment]:
-        """Yield the events before the module at `index` runs.
-
-        They are a gather of its missing parameters, the wait for all gathers, and a gather for the modules after it.
-        """
+        """Yield the events before the module at `index` runs. They are a gather of its missing parameters, the wait for all
+        gathers, and a gather for the modules after it."""
         module = self.trace[index]
         yield from self.gather([module] if module.needs and module.name not in self.there else [])
         if self.coming:
@@ -170,10 +166,8 @@ class _Gathered:
             yield Moment("gather", parameters, (), self.held)
 
     def release(self, index: int) -> None:
-        """Free the parameters of the module at `index`.
-
-        They stay if a module within `max_reuse_distance` parameters needs them, or a later module with them has left the queue.
-        """
+        """Free the parameters of the module at `index`. They stay if a module within `max_reuse_distance` parameters needs them,
+        or a later module with them has left the queue."""
         module, following = self.trace[index], self.next[index]
         distance = self.before[following] - self.before[index + 1]
         soon = following < len(self.trace) and distance < self.setting.max_reuse_distance

@@ -40,9 +40,7 @@ def model_flop(job: Job, full: bool = False) -> float:
 
 def _unneeded_flop(job: Job, full: bool) -> float:
     """Return the FLOP of backward work in the first block that adapters make unnecessary; 0 without them or if all is recomputed.
-
-    Linears before the first one with an adapter need no gradient of their input, and attention before it no backward pass.
-    """
+    Linears before the first one with an adapter need no gradient of their input, and attention before it no backward pass."""
     lora, kind, separate = job.training.lora, parameters.kinds(job.model)[0], not job.training.fused_projections
     products, attention = 0, 0.0
     if lora is None or job.training.recompute == "full":
@@ -167,7 +165,7 @@ def encoder_linear_flop(job: Job) -> float:
 
 
 def encoder_tokens(job: Job) -> int:
-    """Return the number of tokens of one step that an encoder reads."""
+    """Return the number of tokens of one step that an encoder reads: the batch times `encoder_seq`, or `seq` if it is unset."""
     return job.training.global_batch * (job.training.encoder_seq or job.training.seq)
 
 
@@ -197,10 +195,8 @@ def encoder_attention_flop(job: Job) -> float:
 
 
 def core_flop(job: Job, kind: Model, full: bool = False) -> float:
-    """Return the forward FLOP of scores and context of one block for the whole batch; 0 for a block without attention.
-
-    An indexer's scores of all keys are included.
-    """
+    """Return the forward FLOP of scores and context of one block for the whole batch; 0 for a block without attention. An
+    indexer's scores of all keys are included."""
     if "attention" not in kind.mixer:
         return 0.0
     _, seq = documents(job.training)

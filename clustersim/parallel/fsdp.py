@@ -41,7 +41,7 @@ class Unit(NamedTuple):
 
     @property
     def gathered(self) -> tuple[int, int]:
-        """Trained plus frozen weights (dense, experts), counted in weights of the activations' type."""
+        """Number of trained plus frozen weights, (dense, spread experts), counted in weights of the activations' type."""
         return self.dense + self.frozen[0], self.experts + self.frozen[1]
 
 
@@ -59,11 +59,8 @@ class Event(NamedTuple):
 
 
 def forward_units(stage: Stage) -> list[Unit]:
-    """Return the units of a forward pass in run order.
-
-    They are the root, which runs the embedding if the stage has one, and a unit for each layer; layers that are part of the root
-    have no parameters of their own here.
-    """
+    """Return the units of a forward pass in run order. They are the root, which runs the embedding if the stage has one, and a
+    unit for each layer; layers that are part of the root have no parameters of their own here."""
     parts = list(stage.passes("F"))
     first = parts.pop(0)[1] if parts and parts[0][0].name == "embedding" else ()
     return [Unit(first, *_root_weights(stage)), *(_unit(stage, *part) for part in parts)]
@@ -88,7 +85,7 @@ def _unit(stage: Stage, layer: Layer, items: Steps) -> Unit:
 
 
 def _root_weights(stage: Stage) -> tuple[int, int, tuple[int, int]]:
-    """Return the weights of a stage outside its blocks: (trained dense, trained expert, frozen as in `Unit.frozen`)."""
+    """Return the number of weights of a stage outside its blocks: (trained dense, trained in spread experts, `Unit.frozen`)."""
     weights = [
         (*stage.layer_parameters(layer), *stage.layer_frozen(layer))
         for layer, _ in stage.layers

@@ -39,10 +39,8 @@ class LaunchQueue:
         self.launched = self.over = 0.0
 
     def run(self, launch: float, seconds: float) -> bool:
-        """Add a kernel that the host launches in `launch` seconds and the GPU runs in `seconds`.
-
-        Return whether the GPU was idle until the launch ended.
-        """
+        """Add a kernel that the host launches in `launch` seconds and the GPU runs in `seconds`. Return whether the GPU was idle
+        until the launch ended."""
         self.launched += launch
         late = self.launched > self.over
         self.over = (self.launched if late else self.over) + seconds
@@ -83,10 +81,8 @@ class Launcher:
         return self.drains and job.parallelism.pp > 1 and not job.parallelism.overlap.p2p
 
     def seconds(self, item: Kernel | Collective) -> float:
-        """Return the host seconds to launch a kernel or collective once.
-
-        A grouped GEMM is one call for all its parts; after the first part, C++ makes the launches.
-        """
+        """Return the host seconds to launch a kernel or collective once. A grouped GEMM is one call for all its parts; after the
+        first part, C++ makes the launches."""
         if isinstance(item, Collective):
             return self.collective
         exact = self.launches.get(f"{item.kind}.{item.op}")

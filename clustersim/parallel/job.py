@@ -84,10 +84,8 @@ class Job:
 
     @property
     def keeps(self) -> KeptTensors:
-        """Tensors that the framework keeps besides the model's; none without a framework.
-
-        Raise ConfigError for an unknown framework.
-        """
+        """Tensors that the framework keeps besides the model's; none without a framework. Raise ConfigError for an unknown
+        framework."""
         framework = self.training.framework
         try:
             return (load(framework).memory if framework else None) or KeptTensors()
@@ -128,14 +126,14 @@ class Job:
 
     @property
     def dp(self) -> int:
-        """Data-parallel degree. Raises InputError while it is `auto`, which `place` resolves."""
+        """Data-parallel degree. Raise InputError while it is `auto`, which `place` resolves."""
         if self.parallelism.dp == "auto":
             raise InputError(f"{self.document.path}: parallelism.dp is auto; place the job on a cluster first")
         return self.parallelism.dp
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """Pipeline layout of the job's schedule."""
+        """Stages of each pipeline rank, and the copies of the model, as the job's schedule assigns them."""
         return pipeline(self.parallelism.schedule, self.parallelism.pp, self.parallelism.vpp)
 
     def lanes(self, stages: Sequence[T]) -> list[list[T]]:
@@ -181,7 +179,7 @@ class Job:
 
     @property
     def microbatches(self) -> int:
-        """Number of microbatches per replica and step."""
+        """Number of microbatches per replica and step, of a placed job."""
         return self.training.global_batch // (self.dp * self.training.micro_batch)
 
     @property
@@ -191,7 +189,8 @@ class Job:
 
     @property
     def expert_mesh(self) -> Mesh:
-        """Mesh of the same ranks for the experts; its tp ranks hold slices of an expert."""
+        """Mesh of the ranks of a placed job for the experts. Its tp ranks have slices of an expert; its dp ranks have the same
+        slices."""
         p = self.parallelism
         return Mesh(p.etp, p.pp, self.replicas_of_experts, ep=p.ep)
 

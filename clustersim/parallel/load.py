@@ -68,10 +68,8 @@ class Unbuilt(NamedTuple):
     def unchecked(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
-        """Return the job with `overrides`, which are as in `build`, without checks across fields.
-
-        Raise ConfigError if a single value is invalid.
-        """
+        """Return the job with `overrides`, which are as in `build`, without checks across fields. Raise ConfigError if a single
+        value is invalid."""
         values = overrides or {}
         merged = override(self.document, values, places or {})
         assumed = (*self._completed(merged), *_framework_settings(merged), *_derived_settings(merged))
@@ -96,10 +94,8 @@ class Unbuilt(NamedTuple):
 
 
 def _filled(data: Any, key: str, value: object) -> bool:
-    """Set a dotted key of nested dicts to `value` if it is missing. Return whether it was set.
-
-    Missing sections are created; a section that is not a mapping is left as it is.
-    """
+    """Set a dotted key of nested dicts to `value` if it is missing. Return whether it was set. Missing sections are created; a
+    section that is not a mapping is left as it is."""
     *parents, last = key.split(".")
     for part in parents:
         data = data.setdefault(part, {}) if isinstance(data, dict) else None
@@ -160,10 +156,8 @@ def _derived_settings(merged: Overridden) -> Iterator[str]:
 
 
 def unbuilt(document: Document) -> Unbuilt:
-    """Return a parsed workload, or config.json of Hugging Face, before its overrides.
-
-    Raise ConfigError for a document of another kind, or a key that is not supported.
-    """
+    """Return a parsed workload, or config.json of Hugging Face, before its overrides. Raise ConfigError for a document of another
+    kind, or a key that is not supported."""
     _check_kind(document)
     if is_config(document.data):
         return Unbuilt(converted(document), (), document.data)
@@ -171,7 +165,7 @@ def unbuilt(document: Document) -> Unbuilt:
 
 
 def _check_kind(document: Document) -> None:
-    """Raise ConfigError if a document describes something other than a workload, such as a topology."""
+    """Raise ConfigError if a document describes something other than a workload: a topology, jobs, or JSON without a model."""
     for key in ("cluster", "fabric"):
         if key in document.data:
             what = "this is a topology, not a workload; the topology comes first, then the workload"
@@ -231,10 +225,8 @@ def _dropped(key: str) -> bool:
 
 
 def _leaves(document: Document) -> list[tuple[Loc, Any]]:
-    """Return (position, value) of each value at the top level and in the sections of a document.
-
-    Empty sections are values themselves, so that validation rejects them.
-    """
+    """Return (position, value) of each value at the top level and in the sections of a document. Empty sections are values
+    themselves, so that validation rejects them."""
     leaves: list[tuple[Loc, Any]] = []
     for key, value in document.data.items():
         if key in SECTIONS and isinstance(value, dict) and value:

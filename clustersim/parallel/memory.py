@@ -32,7 +32,7 @@ succeeded."""
 
 
 class Memory(NamedTuple):
-    """Bytes on one GPU by kind."""
+    """Bytes on one GPU, by kind. They add up to `total`."""
 
     parameters: float
     """Bytes of the rank's parameters."""
@@ -79,11 +79,8 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
 
 
 def _shard_bytes(job: Job) -> float:
-    """Return the bytes per parameter of a shard on its GPU.
-
-    The part that the host updates has the type in which it is gathered, the rest that in which it is updated. 0 if parameters are
-    on the host.
-    """
+    """Return the bytes per parameter of a shard on its GPU. The part that the host updates has the type in which it is gathered,
+    the rest that in which it is updated. 0 if parameters are on the host."""
     offload = job.training.offload
     if offload.parameters:
         return 0.0
@@ -111,10 +108,8 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
 
 
 def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
-    """Return the bytes of weights stored in the narrow format of their GEMMs on the rank with `stages`, row- and column-wise.
-
-    0 for 16-bit GEMMs, sharded parameters, and adapters of quantized weights.
-    """
+    """Return the bytes of weights stored in the narrow format of their GEMMs on the rank with `stages`, row- and column-wise. 0
+    for 16-bit GEMMs, sharded parameters, and adapters of quantized weights."""
     narrow, lora = format_of(job.training.precision, job.training.fp8_scaling), job.training.lora
     if narrow is None or job.sharded or (lora and lora.base):
         return 0.0
@@ -134,7 +129,7 @@ def _products(op: Operator) -> Iterator[Kernel]:
 
 
 def _weight_gradients(op: Operator) -> Iterator[Kernel]:
-    """Yield the weight-gradient GEMMs of an operator that is a framework's linear layer; none for a router."""
+    """Yield the weight-gradient GEMMs of an operator, which have the shapes m × n of its weights; none for a router."""
     return (kernel for kernel in op.backward_weight if kernel.op == "wgrad" and op.name != ROUTER)
 
 

@@ -67,9 +67,7 @@ class Mesh:
 
     def embedding(self) -> Ints:
         """Return the pairs (rank of the first stage, rank of the last stage) that share a tied embedding, an array (pairs, 2).
-
-        There are none if pp is 1.
-        """
+        There are none if pp is 1."""
         if self.pp == 1:
             return np.empty((0, 2), np.int64)
         return self.groups("pp")[:, [0, -1]]

@@ -25,7 +25,7 @@ class Nearby(NamedTuple):
 
     @property
     def options(self) -> str:
-        """The changes as options of `clustersim run`."""
+        """Options of `clustersim run` that make the changes, such as `--tp 4 --dp auto`."""
         return " ".join(change_words(self.changes))
 
 

@@ -38,7 +38,7 @@ EAGER: Annotated[float, Declared(chosen_on="DeepSpeed's own 5 to 7 times")] = 6.
 
 
 def offloads(job: Job) -> bool:
-    """Return whether a job keeps any state or activations on its hosts."""
+    """Return whether a job keeps optimizer states, parameters or activations in the memory of its hosts."""
     offload = job.training.offload
     return bool(offload.optimizer_states or offload.parameters or offload.activations)
 
@@ -109,10 +109,8 @@ def block_copies(job: Job, stage: Stage, letter: str) -> Iterator[tuple[int, Col
 
 
 def activations_moved(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return (bytes on the host between passes, bytes on the GPU for the two blocks in use) of offloaded activations.
-
-    Both are for one microbatch of a stage; (0, 0) without offload.
-    """
+    """Return (bytes on the host between passes, bytes on the GPU for the two blocks in use) of offloaded activations. Both are
+    for one microbatch of a stage; (0, 0) without offload."""
     if not job.training.offload.activations:
         return 0.0, 0.0
     sizes = [(moved(job, stage, layer), count) for layer, count in stage.layers]
@@ -121,11 +119,8 @@ def activations_moved(job: Job, stage: Stage) -> tuple[float, float]:
 
 
 def kept_on_gpu(job: Job, stage: Stage) -> tuple[float, float, float, float, float]:
-    """Return the bytes of activations on the GPU for one microbatch of a stage, without those on the host.
-
-    They are the bytes kept between passes, the kept and temporary bytes of `Stage.backward_peak`, and those of
-    `Stage.forward_peak`.
-    """
+    """Return the bytes of activations on the GPU for one microbatch of a stage, without those on the host. They are the bytes
+    kept between passes, the kept and temporary bytes of `Stage.backward_peak`, and those of `Stage.forward_peak`."""
     (on_host, in_use), backward, forward = activations_moved(job, stage), stage.backward_peak, stage.forward_peak
     return (
         stage.saved_bytes - on_host,

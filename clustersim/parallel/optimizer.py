@@ -191,7 +191,7 @@ def matrices(model: Model) -> list[Matrices]:
 
 
 def matrix_share(model: Model) -> float:
-    """Return the share of a model's parameters that is in matrices inside its blocks, between 0 and 1."""
+    """Return the share of a model's parameters, between 0 and 1, that Muon updates as `matrices`."""
     return min(sum(math.prod(shape[:3]) for shape in matrices(model)) / total_parameters(model), 1.0)
 
 
@@ -236,7 +236,7 @@ def _memory_kernel(op: str, parameters: int, traffic: float) -> Kernel:
 
 
 def weight_bytes(job: Job) -> float:
-    """Return the bytes per weight of the model; fp8 and fp4 keep bf16 weights (Transformer Engine's default)."""
+    """Return the bytes per weight that passes read; fp8 and fp4 keep bf16 weights (Transformer Engine's default)."""
     return BYTES[activation_type(job.training.precision)]
 
 

@@ -96,12 +96,12 @@ class Stage:
 
     @cached_property
     def backward_input(self) -> Steps:
-        """Part of `backward` that computes the gradient of the stage's input, for schedules that split backward passes."""
+        """Kernels and collectives of the half of a backward pass that computes input gradients, recomputation included."""
         return tuple(chain.from_iterable(self._inputs(layer) * count for layer, count in reversed(self.layers)))
 
     @cached_property
     def backward_weight(self) -> tuple[Kernel, ...]:
-        """Part of `backward` that computes weight gradients."""
+        """Kernels of the half of a backward pass that computes weight gradients."""
         return tuple(chain.from_iterable(self._pass(layer).weights * count for layer, count in reversed(self.layers)))
 
     @cached_property
@@ -116,7 +116,7 @@ class Stage:
 
     @cached_property
     def experts(self) -> int:
-        """Number of those `parameters` that belong to experts spread over data-parallel ranks."""
+        """Number of those `parameters` that are in experts spread over several ranks."""
         return self._owned[1]
 
     @cached_property
@@ -157,7 +157,7 @@ class Stage:
 
     @cached_property
     def saved_bytes(self) -> float:
-        """Bytes of activations that each microbatch in flight saves on one rank."""
+        """Bytes of activations that one microbatch saves on one rank from its forward to its backward pass."""
         return math.fsum([kept for _, kept in self._kept])
 
     @cached_property
@@ -167,12 +167,12 @@ class Stage:
 
     @cached_property
     def forward_peak(self) -> PassPeak:
-        """Peak of a forward pass, without other microbatches."""
+        """Peak activation memory of a forward pass of one microbatch."""
         return pass_peak(self._kept, backward=False)
 
     @cached_property
     def backward_peak(self) -> PassPeak:
-        """Peak of a backward pass, without other microbatches."""
+        """Peak activation memory of a backward pass of one microbatch, its saved activations included."""
         return pass_peak(self._kept, backward=True)
 
     def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
@@ -202,7 +202,7 @@ class Stage:
         return counts[0], counts[1]
 
     def layer_frozen(self, layer: Layer) -> tuple[int, int]:
-        """Return the frozen weights of one layer (dense, spread experts), counted in weights of the activations' type."""
+        """Return the number of frozen weights of one layer, (dense, spread experts), in weights of the activations' type."""
         counts = [0, 0]
         for op in layer.operators:
             counts[op.expert] += self.frozen_in(op)
@@ -210,7 +210,7 @@ class Stage:
 
     @cached_property
     def frozen(self) -> tuple[int, int]:
-        """Frozen weights on one rank (dense, spread experts), counted in weights of the activations' type."""
+        """Number of frozen weights on one rank, (dense, spread experts), counted in weights of the activations' type."""
         counts = [(self.layer_frozen(layer), count) for layer, count in self.layers]
         return sum(dense * n for (dense, _), n in counts), sum(experts * n for (_, experts), n in counts)
 
@@ -264,7 +264,8 @@ class Stage:
         return [(layer, self.saved(layer) * count) for layer, count in self.layers]
 
     def _pass(self, layer: Layer) -> _Backward:
-        """Return the backward pass of one layer: each operator in reverse order, preceded by the recomputation it needs."""
+        """Return the backward pass of one layer: its operators in reverse order, each preceded by the recomputation that it
+        needs."""
         steps, weights, ready = list[OperatorStep](), list[Kernel](), list[tuple[int, Operator]]()
         recomputed = _recomputed_steps(layer)
         for index, op in reversed(list(enumerate(layer.operators))):
@@ -275,7 +276,7 @@ class Stage:
         return _Backward(tuple(steps), tuple(weights), tuple(ready))
 
     def _inputs(self, layer: Layer) -> Steps:
-        """Return the part of the backward pass of one layer that computes the gradient of its input."""
+        """Return the kernels and collectives of one layer that compute input gradients, recomputation included, in run order."""
         operators, recomputed = reversed(list(enumerate(layer.operators))), _recomputed_steps(layer)
         parts = ((*recomputed.get(index, ()), *without_overlap(op.backward_input)) for index, op in operators)
         return tuple(chain.from_iterable(parts))
@@ -297,10 +298,8 @@ def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
 
 
 def without_overlap(steps: Steps) -> Iterator[OperatorStep]:
-    """Yield the steps of half a backward pass, without overlap with kernels of the other half.
-
-    A collective that would overlap more kernels than follow it in `steps` overlaps none: the pass waits for it.
-    """
+    """Yield the steps of half a backward pass, without overlap with kernels of the other half. A collective that would overlap
+    more kernels than follow it in `steps` overlaps none: the pass waits for it."""
     for index, step in enumerate(steps):
         kernels_left = sum(isinstance(following, Kernel) for following in steps[index + 1 :])
         too_far = isinstance(step, Collective) and step.over > kernels_left
@@ -456,7 +455,7 @@ class Layers:
         )
 
     def layers(self, portion: Portion, blocks: list[Layer], has_table: bool) -> tuple[tuple[Layer, int], ...]:
-        """Return (layer, number of times in a row) for each run of equal layers of a stage.
+        """Return (layer, number of times in a row) for each run of equal layers of a stage, in the order of the forward pass.
 
         has_table: whether the stage has an embedding table that its predictions of further tokens can use.
         """
