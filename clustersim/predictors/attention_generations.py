@@ -20,9 +20,9 @@ from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-"""Sequence lengths of the charts in tokens, with 16,384 tokens per batch."""
+"""Sequence lengths of the charts, in tokens; a batch has 16,384 tokens at each length."""
 Chart = Mapping[tuple[int, bool], tuple[float, ...]]
-"""{(head dimension, whether causal): TFLOP/s at each of LENGTHS}"""
+"""{(head dimension, whether causal): TFLOP/s at each of `LENGTHS`} of one generation on one GPU."""
 
 A100_FLASH1: Chart = {
     (64, False): (91, 92, 104, 108, 110, 110),
@@ -58,19 +58,22 @@ B200_FLASH2: Chart = {(128, True): (63.9, 154, 254, 343, 400, 425)}
 B200_CUDNN: Chart = {(128, True): (244, 561, 908, 1141, 1384, 1475)}
 """Charts of Dao-AILab/flash-attention (flash2_a100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png), NVIDIA/cudnn-frontend (B200)."""
 A100_CUDNN: Annotated[float, Declared(scope="part")] = 0.81
-"""Speed of cuDNN over FlashAttention-2's on A100, both passes of Llama 3.1's shape (NVIDIA/cudnn-frontend, benchmark results)."""
+"""Speed of cuDNN over that of FlashAttention-2 on A100, for both passes of Llama 3.1's shape (NVIDIA/cudnn-frontend, benchmark
+results)."""
 
 TRITON: Annotated[Mapping[str, float], Declared()] = {"forward": 1 / 1.4, "backward": 1 / 2}
-"""Speed of FlashAttention in Triton relative to FlashAttention-2, which is 1.3 to 1.5 times as fast forward and around 2 times
-backward (Dao 2023, section 4.1, A100)."""
+"""Speed of FlashAttention in Triton over that of FlashAttention-2, by pass. FlashAttention-2 is 1.3 to 1.5 times as fast forward
+and around 2 times backward (Dao 2023, section 4.1, A100)."""
 
 Pair = tuple[Chart, Chart]
+"""Two charts; the ratio of the first to the second is a speed."""
 Ratio = Pair | float | Mapping[str, float]
-"""Ratio of two speeds: two charts to divide, a number, or a number for each direction."""
+"""Ratio of two speeds: two charts to divide, a number, or {`forward` or `backward`: number}."""
 _FLASH1: Pair = (A100_FLASH1, A100_FLASH2)
 _HOPPER: Pair = (H100_FLASH2, H100_FLASH3)
 _BLACKWELL: Pair = (B200_FLASH2, B200_CUDNN)
 Speeds = Mapping[str, tuple[Ratio, ...]]
+"""{generation: ratios whose product is its speed over the forecast one}; no ratios for the forecast generation itself."""
 AMPERE: Speeds = {"flash1": (_FLASH1,), "triton": (TRITON,), "flash2": (), "cudnn": (A100_CUDNN,)}
 HOPPER: Speeds = {
     "flash1": (_FLASH1, _HOPPER),
@@ -95,40 +98,44 @@ SPEEDS: Mapping[str, Speeds] = {
     "blackwell": BLACKWELL,
     "blackwell-ultra": BLACKWELL,
 }
-"""{architecture: {generation: ratios}}. The product of the ratios is the generation's speed over the forecast one."""
+"""{architecture: its generations}. Other architectures have no generation to choose."""
 
 
 def check(generation: str, gpu: Gpu) -> None:
-    """Raise InputError if a generation of attention does not run on a GPU."""
+    """Raise InputError if the generation of attention that a workload names, such as `flash2`, does not run on a GPU."""
     known = SPEEDS.get(gpu.architecture, {})
     if generation not in ("flash", "unfused", *known):
-        listed = ", ".join(("flash", *known, "unfused"))
-        raise InputError(f"{generation} does not run on {gpu.name} ({gpu.architecture}); use {listed}")
+        choices = ", ".join(("flash", *known, "unfused"))
+        raise InputError(f"{generation} does not run on {gpu.name} ({gpu.architecture}); use {choices}")
 
 
-def longer(kernels: Sequence[Kernel], gpu: Gpu) -> Floats | None:
-    """Return the factor by which each kernel's time exceeds its forecast (kernels,); None if no kernel names a generation."""
-    places = [place for place, kernel in enumerate(kernels) if kernel.generation]
-    if not places:
+def slowdown_factors(kernels: Sequence[Kernel], gpu: Gpu) -> Floats | None:
+    """Return the factor by which each kernel takes longer than its forecast because of its attention generation (kernels,).
+
+    The factor of kernels that name no generation is 1. Return None if no kernel names one.
+    """
+    rows = [row for row, kernel in enumerate(kernels) if kernel.generation]
+    if not rows:
         return None
     factors = np.ones(len(kernels))
-    for place in places:
-        factors[place] = 1 / _speed(kernels[place], gpu.architecture)
+    for row in rows:
+        factors[row] = 1 / _speed(kernels[row], gpu.architecture)
     return factors
 
 
 def _speed(kernel: Kernel, architecture: str) -> float:
-    """Return the speed of a kernel's attention generation relative to the forecast one, from published charts."""
+    """Return the speed of a kernel's attention generation over that of the forecast one; 1 for an unknown generation."""
     speed = 1.0
-    for one in SPEEDS.get(architecture, {}).get(kernel.generation, ()):
-        if isinstance(one, tuple):
-            speed *= _rate(one[0], kernel) / _rate(one[1], kernel)
+    for ratio in SPEEDS.get(architecture, {}).get(kernel.generation, ()):
+        if isinstance(ratio, tuple):
+            speed *= _rate(ratio[0], kernel) / _rate(ratio[1], kernel)
         else:
-            speed *= one if isinstance(one, float) else one[kernel.op]
+            speed *= ratio if isinstance(ratio, float) else ratio[kernel.op]
     return speed
 
 
 def _rate(chart: Chart, kernel: Kernel) -> float:
-    """Return the TFLOP/s of a chart at the kernel's sequence length, linear in its logarithm and constant beyond the ends."""
-    key = min(chart, key=lambda one: (one[1] != kernel.causal, abs(one[0] - kernel.k)))
+    """Return the TFLOP/s of a chart at the kernel's sequence length, linear in its logarithm and constant beyond the ends. The
+    chart's line is that of the same mask, if there is one, and the nearest head dimension."""
+    key = min(chart, key=lambda shape: (shape[1] != kernel.causal, abs(shape[0] - kernel.k)))
     return float(np.interp(np.log(kernel.m), np.log(LENGTHS), chart[key]))

@@ -19,23 +19,24 @@ from clustersim.model.kernel import Kernel
 from clustersim.predictors.features import Columns, columns
 
 ROOM = "clustersim.predictors"
+"""Package of predictors, whose modules are found by name and may be plugins."""
 
 
 class Scope(NamedTuple):
-    """Measured accuracy of the forecasts of one class of kernels."""
+    """Accuracy of the forecasts for one data type and kind of kernels."""
 
     subject: str
     """Data type and kind, such as `fp32 linear`."""
     method: str
-    """How the kernels are forecast, in words."""
+    """How the kernels are forecast, in words; the predictor's name if it is a trained model."""
     error: float | None
     """Mean absolute relative error on held-out kernels, 0.15 for 15 %; None if not measured."""
     samples: int
     """Number of held-out kernels."""
     on: str
-    """GPU, or set of GPUs, that measured them."""
+    """GPU, or set of GPUs, on which the error was measured."""
     nearest: str = ""
-    """Nearest measured GPU, if this one was not measured."""
+    """Sentence about the nearest measured GPU, if the GPU of the forecast was not measured; else empty."""
 
     def __str__(self) -> str:
         """Return one sentence, such as `fp32 linear: 9.1 % on h100-sxm (1040 held-out kernels)`."""
@@ -47,47 +48,48 @@ class Scope(NamedTuple):
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Forecasts the time of kernels on a GPU. Subclasses must define `predict`; all else has defaults."""
+    """Interface of predictors, which forecast the time of kernels on a GPU. Subclasses must define `predict`."""
 
     __slots__ = ()
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel on `gpu`.
+        """Return the seconds of each kernel on `gpu`, an array (kernels,). Raise InputError for invalid kernels.
 
-        With `alone`, a kernel is timed as in a micro-benchmark, including the dispatch of one eager call. Otherwise it is one of
-        many in a busy stream. Raises InputError for impossible kernels.
+        alone: whether a kernel is timed as in a micro-benchmark, including the dispatch of one eager call. Otherwise it is one of
+        many in a busy stream.
         """
         ...
 
     @property
     def name(self) -> str:
-        """Name as in YAML; by default the class's name in lower case."""
+        """Name of the predictor in YAML; by default the class's name in lower case."""
         return type(self).__name__.lower()
 
     @property
     def burst(self) -> bool:
-        """Whether forecasts hold for a short burst at full clocks and must be slowed down for a long step. True by default."""
+        """Whether forecasts hold for a short burst at full clocks, so that `clocks.derate` slows them for a long step. True by
+        default."""
         return True
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return the known errors, one entry for each data type and kind among the kernels. None by default."""
-        found = subjects(columns(kernels))
-        return tuple(Scope(f"{dtype} {kind}", self.name, None, 0, gpu.name) for dtype, kind in found)
+        """Return the accuracy of each data type and kind among the kernels. By default, the error is unknown (None)."""
+        pairs = subjects(columns(kernels))
+        return tuple(Scope(f"{dtype} {kind}", self.name, None, 0, gpu.name) for dtype, kind in pairs)
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return (low, high) arrays: measured / forecast lies between them for 80 % of kernels. Unknown (0, inf) by default.
+        """Return (low, high), arrays (kernels,): measured / forecast is between them for 80 % of kernels.
 
-        `seconds` are the forecasts, if the caller already has them.
+        By default (0, inf) for each kernel, which means unknown. seconds: forecasts of the kernels, if the caller has them.
         """
         return unknown(len(kernels))
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
-        """Return {class of kernels: GPUs in its training data}. Empty by default."""
+        """Return {class of kernels (module classes): names of the GPUs in its training data}. Empty by default."""
         return {}
 
 
 def unknown(count: int) -> tuple[Floats, Floats]:
-    """Return the interval of `count` kernels without a measured error: arrays of 0 and of infinity (kernels,)."""
+    """Return the interval (low, high) of `count` kernels without a measured error: zeros and infinities, (kernels,) each."""
     return np.zeros(count), np.full(count, np.inf)
 
 

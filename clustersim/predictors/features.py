@@ -16,13 +16,15 @@ from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import VECTOR, Kernel
 
 Flags = NDArray[np.bool_]
+"""Mask with one entry per kernel."""
 
 MATRIX = ("linear", "bmm", "grouped_gemm", "flash_attention")
+"""Kinds of kernels that run on matrix units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Fields of `Kernel`, each an array with one entry per kernel (flop in FLOP, bytes in bytes)."""
+    """Kernels as arrays of the fields of `Kernel`, each with one entry per kernel (flop in FLOP, bytes in bytes)."""
 
     kind: NDArray[np.str_]
     op: NDArray[np.str_]
@@ -41,22 +43,22 @@ class Columns:
         return len(self.kind)
 
     def select(self, rows: Any) -> Columns:
-        """Return the rows of a mask or index."""
+        """Return the kernels of some rows. rows: mask or indices."""
         return Columns(*[getattr(self, name)[rows] for name in Columns.__slots__])
 
     @property
     def matrix(self) -> Flags:
-        """Whether each kernel runs on matrix units."""
+        """Mask of the kernels that run on matrix units."""
         return np.isin(self.kind, MATRIX)
 
     @property
     def size(self) -> Floats:
-        """Bytes of one element of each kernel."""
+        """Bytes of one element of each kernel's data type (kernels,)."""
         return spread(self.dtype, BYTES.__getitem__)
 
 
 def spread(keys: NDArray[np.str_], value: Any) -> Floats:
-    """Return `value(key)` for every entry of `keys`, as an array of floats; `value` is called once for each distinct key."""
+    """Return `value(key)` for each entry of `keys`, as floats (kernels,). `value` is called once for each distinct key."""
     result = np.empty(len(keys))
     for key in dict.fromkeys(keys.tolist()):
         result[keys == key] = value(key)
@@ -66,7 +68,7 @@ def spread(keys: NDArray[np.str_], value: Any) -> Floats:
 def columns(kernels: Sequence[Kernel]) -> Columns:
     """Return the kernels as columns.
 
-    Raises InputError for an unknown kind or data type and for a shape that is not finite and positive.
+    Raise InputError for an unknown kind or data type, and for a number that is not finite or too small.
     """
     rows: list[Any] = list(zip(*kernels, strict=True)) if kernels else [()] * len(Kernel._fields)
     named = dict(zip(Kernel._fields, rows, strict=True))
@@ -77,15 +79,18 @@ def columns(kernels: Sequence[Kernel]) -> Columns:
 
 
 _NUMBERS = ("batch", "m", "n", "k", "flop", "bytes", "heads", "kv_heads")
+"""Fields of `Kernel` that are numbers."""
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("kind", "op", "dtype"), np.str_),
     **dict.fromkeys(_NUMBERS, np.float64),
     "causal": np.bool_,
 }
+"""{field of `Columns`: its numpy type}."""
 
 
 def _check(table: Columns) -> None:
-    """Raise InputError for an unknown kind or data type, or for a number that is not finite or too small."""
+    """Raise InputError for the first kernel with an invalid field. Its kind and data type must be known, and its numbers finite
+    and at least 1; k and FLOP of kernels on vector units at least 0."""
     for name, known in (("kind", (*MATRIX, *VECTOR)), ("dtype", tuple(BYTES))):
         values = getattr(table, name)
         wrong = ~np.isin(values, known)
@@ -94,10 +99,10 @@ def _check(table: Columns) -> None:
             raise InputError(f"kernel {_first(table, wrong)}: unknown {name} {text!r}; {suggest(text, known)}")
     for name in _NUMBERS:
         values = getattr(table, name)
-        least = np.where(table.matrix, 1.0, 0.0) if name in ("k", "flop") else np.ones(len(table))
-        wrong = ~(np.isfinite(values) & (values >= least))
+        minimum = np.where(table.matrix, 1.0, 0.0) if name in ("k", "flop") else np.ones(len(table))
+        wrong = ~(np.isfinite(values) & (values >= minimum))
         if wrong.any():
-            bound = "one" if least[wrong][0] else "zero"
+            bound = "one" if minimum[wrong][0] else "zero"
             value = float(values[wrong][0])
             raise InputError(
                 f"kernel {_first(table, wrong)}: {name} is {value:g}; it must be a finite number of at least {bound}"
@@ -105,19 +110,20 @@ def _check(table: Columns) -> None:
 
 
 def _first(table: Columns, wrong: Flags) -> str:
-    """Return the first kernel in the mask `wrong` as text, such as `linear/forward (bf16, 1×8×8×8)`."""
+    """Return the first kernel of the mask `wrong` as text, such as `linear/forward (bf16, 1×8×8×8)`."""
     row = int(np.flatnonzero(wrong)[0])
     shape = "×".join(f"{float(getattr(table, name)[row]):g}" for name in ("batch", "m", "n", "k"))
     return f"{table.kind[row]}/{table.op[row]} ({table.dtype[row]}, {shape})"
 
 
 def peak(table: Columns, gpu: Gpu) -> Floats:
-    """Return the peak rate of each kernel on `gpu` in FLOP/s: matrix or vector units, in the kernel's data type."""
+    """Return the peak rate of each kernel on `gpu` in FLOP/s (kernels,). It is that of matrix or vector units, depending on the
+    kernel, for its data type."""
     return np.where(table.matrix, spread(table.dtype, gpu.matrix_peak), spread(table.dtype, gpu.vector_peak))
 
 
 def bound(table: Columns, gpu: Gpu) -> Floats:
-    """Return the roofline of each kernel in seconds: max(FLOP / peak, bytes / bandwidth).
+    """Return the roofline of each kernel in seconds (kernels,): max(FLOP / peak, bytes / bandwidth).
 
     No kernel can be faster than its roofline (Williams et al., "Roofline", CACM 2009).
     """

@@ -14,7 +14,7 @@ from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import route
 from clustersim.predictors.clocks import Clocks, applied, derate, speeds
 from clustersim.predictors.features import columns
-from clustersim.predictors.sums import apart
+from clustersim.predictors.sums import split_sums
 from clustersim.predictors.uncertainty import Bounds
 
 KERNELS, CLOCKS = 50_000, 8
@@ -22,17 +22,25 @@ KERNELS, CLOCKS = 50_000, 8
 
 
 class KnownKernel(NamedTuple):
-    """Cached forecast of a kernel: seconds in a short burst, its class, and its interval of measured / forecast."""
+    """Cached forecast of a kernel."""
 
     burst: float
+    """Seconds of one launch in a short burst."""
     sums: float
+    """Extra seconds of fp32 sums per launch, which nothing hides (module sums)."""
     name: str
+    """Class of the kernel (module classes)."""
     low: float
+    """Lower end of the 80 % interval of measured / forecast; 0 if unknown."""
     high: float
+    """Upper end of the interval; inf if unknown."""
 
 
 class Forecasts:
-    """Forecasts of a predictor for one GPU, each computed once. The cache is cleared when it is full."""
+    """Forecasts of a predictor for one GPU, each computed once. The cache is cleared when it is full.
+
+    known: {kernel: its cached forecast}. name: name of the predictor as the user wrote it; may be empty.
+    """
 
     __slots__ = ("_seconds", "gpu", "known", "name", "predictor")
 
@@ -42,7 +50,10 @@ class Forecasts:
         self._seconds: dict[Clocks, dict[Kernel, float]] = {}
 
     def seconds(self, kernels: Sequence[Kernel], clocks: Clocks) -> Mapping[Kernel, float]:
-        """Return {kernel: seconds} at `clocks`, with at least these kernels. Raises InputError for impossible kernels."""
+        """Return {kernel: seconds at `clocks`} of these kernels; other kernels that are cached may be included.
+
+        A kernel that stands for several launches has the seconds of all. Raise InputError for invalid kernels.
+        """
         clocks = applied(self.predictor, clocks)
         known = self._seconds.get(clocks, {})
         if any(kernel not in known for kernel in kernels):
@@ -53,27 +64,31 @@ class Forecasts:
             known = self._seconds.setdefault(clocks, {})
             new = [kernel for kernel in self.known if kernel not in known]
             bursts, sums = np.array([self.known[kernel][:2] for kernel in new]).reshape(-1, 2).T
-            launched, _, often = self._launched(new)
-            times = often * (derate(launched, bursts, self.gpu, clocks) + sums)
+            launched, _, launches = self._launched(new)
+            times = launches * (derate(launched, bursts, self.gpu, clocks) + sums)
             known.update(zip(new, (times / speeds(new, self.gpu)).tolist(), strict=True))
         return known
 
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
-        """Return the intervals of these kernels. Raises InputError for impossible kernels."""
+        """Return the 80 % intervals of these kernels. Raise InputError for invalid kernels."""
         self._learn(kernels)
-        found = [self.known[kernel] for kernel in kernels]
-        low, high = np.array([(one.low, one.high) for one in found]).reshape(-1, 2).T
-        return Bounds(tuple(kernels), tuple(one.name for one in found), low, high)
+        known = [self.known[kernel] for kernel in kernels]
+        low, high = np.array([(forecast.low, forecast.high) for forecast in known]).reshape(-1, 2).T
+        return Bounds(tuple(kernels), tuple(forecast.name for forecast in known), low, high)
 
     def _launched(self, kernels: Sequence[Kernel]) -> tuple[list[Kernel], list[float], Ints]:
-        """Return the launched kernels, their extra seconds of fp32 sums that nothing hides, and the numbers of launches."""
-        ones, often = zip(*map(one_of, kernels), strict=True)
+        """Return, for each kernel, (the kernel that is launched, its extra seconds of fp32 sums, its number of launches).
+
+        A kernel that stands for several equal launches is launched as one of them. Extra seconds are those that nothing hides.
+        """
+        single, launches = zip(*map(one_of, kernels), strict=True)
         # bounds at datasheet rates contain these sums already
-        launched, sums = apart(ones, self.gpu) if self.predictor.burst else (list(ones), [0.0] * len(ones))
-        return launched, sums, np.array(often)
+        launched, sums = split_sums(single, self.gpu) if self.predictor.burst else (list(single), [0.0] * len(single))
+        return launched, sums, np.array(launches)
 
     def _learn(self, kernels: Iterable[Kernel]) -> None:
-        """Forecast the kernels that are not cached yet, in one call."""
+        """Add the forecasts of kernels to the cache, in one call of the predictor. A cache without room for them is cleared
+        first."""
         new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self.known]
         if len(self.known) + len(new) > KERNELS:
             self.known, self._seconds = {}, {}

@@ -18,21 +18,24 @@ from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 
 WIDTH = 2
-"""Bytes per output element whose writing is hidden."""
+"""Bytes per output element whose writing is hidden behind the next tile."""
 SHOWN = ("hopper", "blackwell")
 """Prefixes of architectures that hide at most the writing of 16 bits per output element."""
 
 
-def apart(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Kernel], list[float]]:
-    """Return GEMMs as if they wrote a 16-bit output, and the seconds of their further bytes; other kernels unchanged and 0."""
-    found, seconds = list(kernels), [0.0] * len(kernels)
-    for place, kernel in enumerate(kernels if gpu.architecture.startswith(SHOWN) else ()):
+def split_sums(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Kernel], list[float]]:
+    """Return the kernels without the extra bytes of fp32 sums, and the seconds of these bytes for each kernel.
+
+    GEMMs that add to fp32 sums become GEMMs that write a 16-bit output. Other kernels are unchanged, with 0 seconds.
+    """
+    plain, seconds = list(kernels), [0.0] * len(kernels)
+    for index, kernel in enumerate(kernels if gpu.architecture.startswith(SHOWN) else ()):
         if kernel.op != "wgrad" or not kernel.k or BYTES[kernel.dtype] != WIDTH:
             continue
         output = kernel.batch * kernel.m * kernel.n
         inputs = kernel.batch * kernel.k * (kernel.m + kernel.n)
-        further = kernel.bytes - (inputs + output) * float(WIDTH)
-        if further > 1.5 * WIDTH * output:  # 16-bit sums move WIDTH bytes per output, fp32 ones three times that
-            found[place] = kernel._replace(bytes=kernel.bytes - further)
-            seconds[place] = further / gpu.memory_bandwidth
-    return found, seconds
+        extra = kernel.bytes - (inputs + output) * float(WIDTH)
+        if extra > 1.5 * WIDTH * output:  # 16-bit sums move WIDTH bytes per output, fp32 ones three times that
+            plain[index] = kernel._replace(bytes=kernel.bytes - extra)
+            seconds[index] = extra / gpu.memory_bandwidth
+    return plain, seconds

@@ -13,7 +13,7 @@ from clustersim.predictors import forecasts
 from clustersim.predictors.clocks import derate
 from clustersim.predictors.forecasts import Forecasts
 from clustersim.predictors.load import get
-from clustersim.predictors.sums import apart
+from clustersim.predictors.sums import split_sums
 from clustersim.predictors.uncertainty import bounds
 from clustersim.simulation import Simulator, run
 from clustersim.sweeps import evaluate
@@ -47,7 +47,7 @@ def test_forecasts_are_those_of_the_predictor_however_many_are_kept(monkeypatch)
     kernels = simulator.preparation.written(one).kernels
     predictor = get("neusight")
     # weight gradients that add to fp32 sums are forecast as products, and the seconds of their further bytes come on top
-    products, sums = apart(kernels, cluster.gpu)
+    products, sums = split_sums(kernels, cluster.gpu)
     bursts = predictor.predict(products, cluster.gpu)
     for most in (50_000, len(kernels) - 1):
         monkeypatch.setattr(forecasts, "KERNELS", most)

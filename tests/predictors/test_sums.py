@@ -8,7 +8,7 @@ from clustersim.model.kernel import gemm
 from clustersim.model.moe import APART
 from clustersim.predictors.forecasts import Forecasts
 from clustersim.predictors.load import get
-from clustersim.predictors.sums import apart
+from clustersim.predictors.sums import split_sums
 
 PEAK = 2250e12
 # MooreThreads/SimuMax configs/system/b200_bf16_ceperm.json. Tokens, width in and out: share of the peak of x·Wᵀ, and of its
@@ -48,7 +48,7 @@ def test_a_product_that_adds_to_fp32_takes_its_further_bytes_longer(gpu):
         gemm("linear", "wgrad", "bf16", 1, 4096, 8192, 2048),
     )
     longer = pytest.approx(6 * 4096 * 8192 / load(gpu).memory_bandwidth, rel=1e-9)
-    assert apart([sums], load(gpu)) == ([plain], [longer])
+    assert split_sums([sums], load(gpu)) == ([plain], [longer])
     one, other = sustained(gpu, [sums, plain])
     assert one - other == longer
 
@@ -63,7 +63,7 @@ def test_a_product_that_adds_to_fp32_takes_its_further_bytes_longer(gpu):
     ],
 )
 def test_other_products_are_as_they_were(gpu, kernel):
-    assert apart([kernel], load(gpu)) == ([kernel], [0.0])
+    assert split_sums([kernel], load(gpu)) == ([kernel], [0.0])
 
 
 def test_weight_gradients_take_as_much_longer_than_forward_products_as_measured():
