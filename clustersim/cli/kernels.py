@@ -225,10 +225,10 @@ def _kernels(found: Total, off: Bounds) -> list[dict[str, Any]]:
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:
     """Yield the text of a prediction: its time, size, phases and memory, tables of kernels, and how sure they are."""
-    from clustersim.predictors.uncertainty import between
+    from clustersim.predictors.uncertainty import interval_text
     from clustersim.report.verdicts import WORDS
 
-    span = between(record["seconds_low"], record["seconds_high"])
+    span = interval_text(record["seconds_low"], record["seconds_high"])
     yield f"{record['model']} on {record['gpu']}, {record['mode']}: {duration(record['seconds'])}{span}"
     size = f"{record['parameters'] / 1e6:,.1f} million parameters"
     yield f"  {size}, {scaled(record['flop'], 'FLOP')} in products, {record['launches']:,} kernels"

@@ -26,12 +26,12 @@ from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights, read, shipped
 
 BORROWED: Annotated[tuple[float, float], Declared(chosen_on="published kernels on A100, H100")] = (0.75, 1.35)
-"""Smallest interval of measured / forecast of 16-bit vector kernels, which are forecast from fp32 kernels and published rates. On
+"""Smallest interval of measured / forecast of 16-bit vector kernels, whose weights are from fp32 kernels and published rates. On
 a GPU whose rate was not used, A100 or H100, their forecasts are off by 7 to 16 % on average (rates.py)."""
 
 
 class Method(NamedTuple):
-    """Forecast of kernels of each class from parameters. Training is in `lab/train/learners/`."""
+    """Functions of one learned predictor, and the parameters that they need. Training is in `lab/train/learners/`."""
 
     name: str
     """Name in YAML and of the weights file."""
@@ -45,27 +45,33 @@ class Method(NamedTuple):
     special: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """{class: names of its parameters} of classes with other parameters."""
     memory: Callable[[Mapping[str, Parameters], Columns, Gpu], Floats] | None = None
-    """Function (parameters of all classes, kernels, gpu) -> seconds of memory-bound kernels. None: one share of the bandwidth."""
+    """Function (parameters of all classes, kernels, gpu) -> seconds of memory-bound kernels. None: bytes over a learned share of
+    the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned(Predictor):
-    """A predictor with weights."""
+    """A learned predictor: a method with its weights."""
 
     method: Method
+    """Functions of the predictor."""
     weights: Weights
+    """Learned parameters of each class, and errors on held-out kernels."""
 
     @property
     def name(self) -> str:
-        """Name in YAML."""
+        """Name of the predictor in YAML."""
         return self.method.name
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel on `gpu`, never below the roofline. Raises InputError for impossible kernels."""
+        """Return the seconds of each kernel on `gpu` (kernels,), never below the roofline. Raise InputError for invalid kernels.
+
+        alone: whether each kernel is timed as in a micro-benchmark.
+        """
         return self.columns(columns(kernels), gpu, alone)
 
     def columns(self, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of kernels in columns (kernels,); `alone`: each is timed as in a micro-benchmark."""
+        """Return the seconds of the kernels in `table`, as `predict` does (kernels,)."""
         result, names = np.empty(len(table)), self._known(route(table))
         for name in dict.fromkeys(names.tolist()):
             rows = names == name
@@ -75,11 +81,10 @@ class Learned(Predictor):
         return np.maximum(result, bound(table, gpu))
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return (low, high) arrays: measured / forecast is between them for 80 % of kernels (module intervals); (0, inf) if
-        unknown.
+        """Return (low, high), arrays (kernels,): measured / forecast is between them for 80 % of kernels; (0, inf) if unknown.
 
-        The interval is wider for a GPU farther from the measured ones than these are from each other. `seconds` are the
-        forecasts, if the caller already has them.
+        The interval is wider for a GPU farther from the measured ones than these are from each other (module uncertainty).
+        seconds: forecasts of the kernels, if the caller has them.
         """
         table = columns(kernels)
         seconds = self.columns(table, gpu) if seconds is None else seconds
@@ -87,26 +92,27 @@ class Learned(Predictor):
         low, high = np.zeros(len(table)), np.full(len(table), np.inf)
         for name in dict.fromkeys(names.tolist()):
             rows = names == name
-            found = self.weights.meta.get("intervals", {}).get(name)
-            if found:
-                seen = gpu.name in self.weights.meta["learned"][name]["gpus"]
-                distance = None if seen else self.distance(name, gpu)
-                low[rows], high[rows] = uncertainty.lookup(found, seconds[rows], distance)
-        borrowed = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
-        return np.where(borrowed, np.minimum(low, BORROWED[0]), low), np.where(
-            borrowed, np.maximum(high, BORROWED[1]), high
+            quantiles = self.weights.meta.get("intervals", {}).get(name)
+            if quantiles:
+                is_measured = gpu.name in self.weights.meta["learned"][name]["gpus"]
+                distance = None if is_measured else self.distance(name, gpu)
+                low[rows], high[rows] = uncertainty.lookup(quantiles, seconds[rows], distance)
+        from_fp32 = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
+        return np.where(from_fp32, np.minimum(low, BORROWED[0]), low), np.where(
+            from_fp32, np.maximum(high, BORROWED[1]), high
         )
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
-        """Return {class of kernels: GPUs in its training data}."""
+        """Return {class of kernels: names of the GPUs in its training data}."""
         return {name: facts["gpus"] for name, facts in self.weights.meta["learned"].items()}
 
     def distance(self, name: str, gpu: Gpu) -> uncertainty.Distance:
-        """Return the distance of `gpu` from the nearest GPU in a class's training data."""
+        """Return the distance of `gpu` from the nearest GPU in the training data of class `name`."""
         return uncertainty.nearest(gpu, self.weights.meta["learned"][name]["gpus"])
 
     def _kernels(self, name: str, table: Columns, gpu: Gpu, alone: bool) -> Floats:
-        """Return the seconds of kernels of class `name`; memory-bound ones by their bytes if the method has no model for them."""
+        """Return the seconds of kernels of class `name` without launch (kernels,). Memory-bound kernels take their bytes over a
+        share of the bandwidth if the method has no function for them."""
         if name != MEMORY:
             return self.method.seconds(self.weights.classes[name], table, gpu, alone)
         if self.method.memory:
@@ -114,17 +120,19 @@ class Learned(Predictor):
         return table.bytes / (gpu.memory_bandwidth * scalar(self.weights.classes[MEMORY]["fraction"]))
 
     def _known(self, names: NDArray[np.str_]) -> NDArray[np.str_]:
-        """Return the classes of kernels. Grouped GEMMs count as linear if the weights have no class for them."""
+        """Return the class whose weights forecast the kernels of each class: linear for grouped GEMMs without weights of their
+        own."""
         for name in set(GROUPED) - set(self.weights.classes):
             names = np.where(names == name, name.replace("grouped_gemm", "linear"), names)
         return names
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return the measured error of each data type and kind among the kernels, on `gpu` or the nearest measured GPU."""
+        """Return the measured error of each data type and kind among the kernels, on `gpu` or on GPUs left out of training."""
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
-        """Return the measured error of kernels of a data type and kind on `gpu`, or how they are forecast without one."""
+        """Return the measured error of kernels of a data type and kind on `gpu`, or how they are forecast if no error was
+        measured."""
         name, subject = str(self._known(np.array([class_of(kind, dtype)]))[0]), f"{dtype} {kind}"
         runs_as = gpu.matrix_type(dtype) if kind in MATRIX else dtype
         subject += f" as {runs_as}" if runs_as != dtype else ""
@@ -133,14 +141,17 @@ class Learned(Predictor):
         if name == MEMORY:
             share = scalar(self.weights.classes[MEMORY]["fraction"])
             return Scope(subject, f"bytes at {100 * share:.0f} % of the bandwidth", None, 0, gpu.name)
-        if borrowed := weights_source(name, kind, dtype):
-            return Scope(subject, borrowed, None, 0, gpu.name)
+        if origin := weights_source(name, kind, dtype):
+            return Scope(subject, origin, None, 0, gpu.name)
         return self._measured(name, subject, gpu)
 
     def _measured(self, name: str, subject: str, gpu: Gpu) -> Scope:
-        """Return the measured error of class `name` on `gpu`, else the mean over GPUs left out of training."""
-        own: Mapping[str, Any] = self.weights.meta.get("own", {}).get(name, {})
-        measured: Mapping[str, Any] = {**self.weights.meta["errors"].get(name, {}), **own}
+        """Return the measured error of class `name` on `gpu`, else the mean over GPUs left out of training.
+
+        subject: data type and kind for the result.
+        """
+        own_errors: Mapping[str, Any] = self.weights.meta.get("own", {}).get(name, {})
+        measured: Mapping[str, Any] = {**self.weights.meta["errors"].get(name, {}), **own_errors}
         if gpu.name in measured:
             return Scope(subject, self.name, measured[gpu.name]["mean"], measured[gpu.name]["count"], gpu.name)
         unseen = [row for row in self.weights.meta["errors"].get(name, {}).values() if row["unseen"]]
@@ -150,12 +161,13 @@ class Learned(Predictor):
 
 
 def weights_source(name: str, kind: str, dtype: str) -> str | None:
-    """Return the source of the weights of class `name` for kernels that no table measured; None for measured kernels."""
-    family, _, own = name.partition("/")
+    """Return in words from which kernels the weights of class `name` are, for a kind and data type that no table measured. Return
+    None for those that were measured."""
+    family, _, class_kind = name.partition("/")
     if family == "fp32" and dtype != "fp32":
         return "weights of fp32 kernels, scaled by bytes"
-    if own != kind:
-        return f"weights of {own} kernels"
+    if class_kind != kind:
+        return f"weights of {class_kind} kernels"
     return "weights of bf16 kernels" if family == "half" and dtype != "bf16" else None
 
 
@@ -165,15 +177,16 @@ def scalar(value: Floats) -> float:
 
 
 def open_weights(method: Method, path: Path | None) -> Learned:
-    """Return the predictor with the weights of a file or the shipped ones. Raises DataError if they are missing or damaged."""
+    """Return the predictor of `method` with the weights of a file; None: the shipped ones. Raise DataError if they are missing or
+    damaged."""
     path = path or shipped(method.name)
     weights = read(path, method.name)
     for name in (*SIMT, *TENSOR, MEMORY, *(name for name in GROUPED if name in weights.classes)):
         keys = method.special.get(name, method.required)
-        wanted = ("fraction", "dispatch") if name == MEMORY else (*keys, "dispatch")
-        missing = [key for key in wanted if key not in weights.classes.get(name, {})]
-        unsaid = [key for key in ("errors", "learned") if not isinstance(weights.meta.get(key), dict)]
-        if missing or unsaid:
-            what = f"{name} {', '.join(missing)}" if missing else f"{' and '.join(unsaid)} in the metadata"
-            raise DataError(f"{path}: lacks {what}; train again with `clustersim lab train {method.name}`")
+        required = ("fraction", "dispatch") if name == MEMORY else (*keys, "dispatch")
+        missing = [key for key in required if key not in weights.classes.get(name, {})]
+        missing_metadata = [key for key in ("errors", "learned") if not isinstance(weights.meta.get(key), dict)]
+        if missing or missing_metadata:
+            parts = f"{name} {', '.join(missing)}" if missing else f"{' and '.join(missing_metadata)} in the metadata"
+            raise DataError(f"{path}: lacks {parts}; train again with `clustersim lab train {method.name}`")
     return Learned(method, weights)

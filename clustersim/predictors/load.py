@@ -1,4 +1,4 @@
-"""Loads a predictor by its name."""
+"""Finds a predictor by its name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from clustersim.predictors.outside import Checked
 
 
 def get(name: str, weights: Path | None = None) -> Predictor:
-    """Return the predictor called `name`, with its shipped weights or those of a file.
+    """Return the predictor called `name` in YAML. weights: its weights file; None: the shipped weights.
 
-    Raises UnknownNameError, DataError for missing or damaged weights, and InputError if an outside predictor fails.
+    Raise UnknownNameError for an unknown name, DataError for missing or damaged weights, and InputError if a plugin fails.
     """
     make = load(ROOM, name, "load")
     with blaming(ROOM, name):
-        found: Predictor = make(weights) if weights else make()
+        predictor: Predictor = make(weights) if weights else make()
     if not outside(ROOM, name):
-        return found
-    return Checked(found, name)
+        return predictor
+    return Checked(predictor, name)

@@ -12,10 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Parameters = Mapping[str, Any]
+"""{name: array} of learned parameters, numpy arrays or torch tensors."""
 
 
 def forward(xp: Any, parameters: Parameters, features: Any) -> Any:
-    """Return the outputs (member, row, output) for features (row, input) or (member, row, input); ReLU between layers."""
+    """Return the outputs of networks, (member, row, output), with ReLU between the layers.
+
+    parameters: `mlp.0.weight` (member, input, output), `mlp.0.bias` (member, 1, output), and so on. features: (row, input) for
+    all members, or (member, row, input).
+    """
     x, layer = features, 0
     while f"mlp.{layer}.weight" in parameters:
         if layer:
@@ -26,7 +31,7 @@ def forward(xp: Any, parameters: Parameters, features: Any) -> Any:
 
 
 def product(xp: Any, left: Any, right: Any) -> Any:
-    """Return the matrix product of (…, row, inner) and (…, inner, column).
+    """Return the matrix product of `left` (…, row, inner) and `right` (…, inner, column).
 
     In numpy the order of a row's sum does not depend on the other rows, whereas BLAS changes the order if there are few rows. So
     the last digit of a kernel's time does not depend on which other kernels are forecast with it.
@@ -45,7 +50,10 @@ def softplus(xp: Any, x: Any) -> Any:
 
 
 def standardise(parameters: Parameters, features: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return features as deviations from the mean of the training rows, clipped to their range."""
+    """Return the features (row, input), clipped to the range of the training rows, as deviations from their mean.
+
+    The deviations are in standard deviations. parameters: `low`, `high`, `mean` and `std` of each input.
+    """
     inside = features.clip(parameters["low"], parameters["high"])
     result: NDArray[np.float64] = (inside - parameters["mean"]) / parameters["std"]
     return result

@@ -1,4 +1,4 @@
-"""Wraps an outside predictor and checks all its results before they are used."""
+"""Wraps the predictor of a plugin and checks all its results before they are used."""
 
 from __future__ import annotations
 
@@ -19,66 +19,71 @@ _LONGEST = 1e6
 
 
 class Checked(Predictor):
-    """Outside predictor `own`, called `spelling` in YAML. Its methods raise InputError with that name for invalid results."""
+    """Predictor `inner` of a plugin, called `spelling` in YAML. Methods raise InputError with that name for invalid results."""
 
-    __slots__ = ("_burst", "_name", "own", "spelling")
+    __slots__ = ("_burst", "_name", "inner", "spelling")
 
-    def __init__(self, own: object, spelling: str) -> None:
+    def __init__(self, inner: object, spelling: str) -> None:
         with plugins.blaming(ROOM, spelling):
-            if not isinstance(own, Predictor):
+            if not isinstance(inner, Predictor):
                 raise TypeError(
-                    f"load returned {shown(own)}; derive its class from clustersim.predictors.base.Predictor"
+                    f"load returned {shown(inner)}; derive its class from clustersim.predictors.base.Predictor"
                 )
-            if not isinstance(own.name, str) or not own.name.isprintable():
-                raise TypeError(f"its name is {shown(own.name)}; write one word")
-            self.own, self.spelling, self._name, self._burst = own, spelling, own.name[:60], bool(own.burst)
+            if not isinstance(inner.name, str) or not inner.name.isprintable():
+                raise TypeError(f"its name is {shown(inner.name)}; write one word")
+            self.inner, self.spelling, self._name, self._burst = inner, spelling, inner.name[:60], bool(inner.burst)
 
     @property
     def name(self) -> str:
-        """Name that the outside predictor returns."""
+        """Name that the plugin's predictor returned when it was loaded, at most 60 characters."""
         return self._name
 
     @property
     def burst(self) -> bool:
-        """Whether its forecasts hold for a short burst."""
+        """Whether its forecasts hold for a short burst, as in `Predictor.burst`."""
         return self._burst
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel. Raises InputError unless they are finite, positive and at most `_LONGEST`."""
+        """Return the seconds of each kernel (kernels,), with arguments as in `Predictor.predict`. Raise InputError unless they
+        are finite, positive and at most `_LONGEST`."""
         with plugins.blaming(ROOM, self.spelling):
-            found = _floats("predict", self.own.predict(kernels, gpu, alone=alone), len(kernels))
-            if not ((found > 0) & (found <= _LONGEST)).all():
-                wrong = found[~((found > 0) & (found <= _LONGEST))][0]
+            seconds = _floats("predict", self.inner.predict(kernels, gpu, alone=alone), len(kernels))
+            if not ((seconds > 0) & (seconds <= _LONGEST)).all():
+                wrong = seconds[~((seconds > 0) & (seconds <= _LONGEST))][0]
                 raise ValueError(f"predict returned {wrong:g} s; a kernel takes more than 0 and at most {_LONGEST:g} s")
-            return found
+            return seconds
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return the outside predictor's known errors, checked for type."""
+        """Return the accuracy that the plugin states. Raise InputError if an entry is not a `Scope`."""
         with plugins.blaming(ROOM, self.spelling):
-            found = tuple(self.own.statement(kernels, gpu))
-            for scope in found:
+            scopes = tuple(self.inner.statement(kernels, gpu))
+            for scope in scopes:
                 if not isinstance(scope, Scope):
                     raise TypeError(f"statement returned {shown(scope)}; it is a tuple of Scope")
                 str(scope)
-            return found
+            return scopes
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return the arrays (low, high) of measured / forecast, checked for length and order."""
+        """Return (low, high), arrays (kernels,) of measured / forecast, as in `Predictor.interval`. Raise InputError unless 0 <=
+        low <= high."""
         with plugins.blaming(ROOM, self.spelling):
-            low, high = (_floats("interval", ends, len(kernels)) for ends in self.own.interval(kernels, gpu, seconds))
+            low, high = (_floats("interval", ends, len(kernels)) for ends in self.inner.interval(kernels, gpu, seconds))
             if not ((low >= 0) & (low <= high)).all():
                 raise ValueError("interval returned ends that are not 0 <= low <= high")
             return low, high
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
-        """Return {class of kernels: GPUs in its training data}."""
+        """Return {class of kernels: names of the GPUs in its training data}."""
         with plugins.blaming(ROOM, self.spelling):
-            return {str(name): frozenset(map(str, gpus)) for name, gpus in self.own.trained_on().items()}
+            return {str(name): frozenset(map(str, gpus)) for name, gpus in self.inner.trained_on().items()}
 
 
 def _floats(method: str, values: Any, count: int) -> Floats:
-    """Return what a method returned as an array of floats. Raises TypeError unless it has one number per kernel."""
-    found = np.asarray(values)
-    if found.dtype.kind not in "fiu" or found.shape != (count,):
+    """Return `values` as an array of floats (count,). Raise TypeError if they are not `count` numbers.
+
+    method: name of the plugin's method that returned them, for the message.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu" or array.shape != (count,):
         raise TypeError(f"{method} returned {shown(values)} for {count} kernels; it is an array of one number for each")
-    return found.astype(np.float64)
+    return array.astype(np.float64)

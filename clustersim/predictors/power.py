@@ -52,7 +52,7 @@ READ: Mapping[str, StepEvidence] = {
         otherwise={"DGXC": 0.580, "LLMFOUNDRY": 0.563, "NEMO2407": 0.567, "MBRIDGE": 0.615},
     )
 }
-"""{architecture: evidence} for the figures of ENERGY that come from measured steps."""
+"""{architecture: evidence} of the figures of ENERGY that are fitted to measured training steps."""
 NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
 """{vendor: pJ per 16-bit FLOP} of architectures that are not listed."""
 WIDTH: Annotated[
@@ -94,7 +94,7 @@ have more lanes; dynamic power is proportional to clock · voltage², and voltag
 
 
 class PowerLaw(NamedTuple):
-    """Parameters of the power law for one use."""
+    """Parameters of the power law of this module for one use, such as training steps (`STEP`)."""
 
     energy: Mapping[str, float]
     """{architecture: pJ per 16-bit FLOP}"""
@@ -103,28 +103,37 @@ class PowerLaw(NamedTuple):
     width: Mapping[str, float] = MappingProxyType({})
     """{data type: energy relative to 16 bits}; 1 for types that are not listed."""
     static: float = 0.0
-    """Share of the power that does not go into GEMMs."""
+    """Share of the board's power that does not go into GEMMs."""
     rise: float = 0.0
     """Exponent by which energy grows with the clock relative to `at`."""
     at: float = 1.0
     """Clock in GHz at which the energies hold."""
     factor: float = 1.0
+    """Share at which supply equals demand."""
     exponent: float = 1.0
+    """Exponent of supply over demand."""
 
     def share(self, gpu: Gpu, dtype: str) -> float:
-        """Return the share of `gpu.matrix_peak(dtype)` that the board's power allows; above 1 if power does not limit."""
+        """Return the share of `gpu.matrix_peak(dtype)`, at the boost clock, that the board's power allows for GEMMs of `dtype`.
+
+        A value above 1 means that power does not limit the rate. Raise KeyError for a vendor without a figure.
+        """
         energy = self.energy.get(gpu.architecture, self.newest[gpu.vendor]) * self.width.get(dtype, 1.0)
         demand = energy * (gpu.clock * 1e-9 / self.at) ** self.rise * (gpu.matrix_peak(dtype) * 1e-12)
         return self.factor * float(((1 - self.static) * gpu.power / demand) ** self.exponent)
 
     def limited(self, gpu: Gpu) -> float:
-        """Return the factor by which a power limit below the board's lowers that share: static power stays as it is."""
-        left = (gpu.power_limit or gpu.power) / gpu.power - self.static
-        return float((left / (1 - self.static)) ** self.exponent)
+        """Return the factor, at most 1, by which the power limit set by the GPU's owner lowers `share`; 1 without a limit. Static
+        power stays as it is."""
+        dynamic = (gpu.power_limit or gpu.power) / gpu.power - self.static
+        return float((dynamic / (1 - self.static)) ** self.exponent)
 
 
 def _by_node(picojoules: float, width: Mapping[str, float] = MappingProxyType({})) -> PowerLaw:
-    """Return the law with `picojoules` per FLOP at 12 nm, less at newer nodes, and energies relative to 16 bits from `width`."""
+    """Return the law with an energy of `picojoules` per FLOP at 12 nm, and less at newer process nodes (`NODE_GAIN`).
+
+    width: {data type: energy relative to 16 bits}.
+    """
     energy = {name: picojoules / gain for name, gain in NODE_GAIN.items()}
     return PowerLaw(energy, dict.fromkeys(NEWEST, picojoules / NEWEST_GAIN), width)
 
@@ -134,7 +143,7 @@ STEP = PowerLaw(ENERGY, NEWEST, WIDTH, static=STATIC, rise=EXPONENT - 1, exponen
 
 
 def step_without(gpu: Gpu, publisher: str) -> PowerLaw:
-    """Return the law `STEP` for a GPU, fitted without the steps of one publisher."""
+    """Return the law `STEP` for a GPU, fitted without the training steps of one publisher, such as `DGXC`."""
     evidence = READ.get(gpu.architecture)
     if evidence is None or publisher not in evidence.read_from:
         return STEP

@@ -24,7 +24,7 @@ from clustersim.predictors.features import Flags, columns
 from clustersim.units import duration
 
 EDGES = (3e-5, 3e-4)
-"""Seconds that separate short, medium and long kernels."""
+"""Seconds that separate short, medium and long kernels, which have intervals of their own."""
 NEAR: Annotated[float, Declared("log", "kernels of GPUs left out")] = 0.7
 """Distance (log) up to which the errors of left-out GPUs also hold for a new GPU: left-out GPUs are this far from each other."""
 
@@ -38,7 +38,9 @@ class Distance(NamedTuple):
     """
 
     gpu: str
+    """Name of the nearest measured GPU; `none` if there is none."""
     value: float
+    """Distance, a natural logarithm."""
 
     def __str__(self) -> str:
         """Return a few words, such as `nearest measured GPU: gb200, figures up to 1.9 times apart`."""
@@ -46,11 +48,15 @@ class Distance(NamedTuple):
 
 
 def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
-    """Return the nearest of the GPUs `names`, by logarithms of peak per SM, peak per byte of bandwidth, and watts per FLOP."""
+    """Return the nearest to `gpu` of the GPUs `names`, and its distance. Names of GPUs that are not shipped are ignored.
+
+    The figures compared are peak per SM, peak per byte/s of memory, and watts per FLOP/s. Without a GPU to compare, the distance
+    is 10, larger than between any two GPUs.
+    """
     shipped = gpus.names()  # a user's own GPU is not among the shipped names, only its file describes it
     others = {name: _figures(gpus.load(name)) for name in names if name in shipped}
-    found = [Distance(name, float(np.abs(_figures(gpu) - other).max())) for name, other in others.items()]
-    return min(found, key=lambda distance: distance.value) if found else Distance("none", 10.0)
+    distances = [Distance(name, float(np.abs(_figures(gpu) - figures).max())) for name, figures in others.items()]
+    return min(distances, key=lambda distance: distance.value) if distances else Distance("none", 10.0)
 
 
 def _figures(gpu: Gpu) -> Floats:
@@ -59,15 +65,17 @@ def _figures(gpu: Gpu) -> Floats:
     return np.log([peak / gpu.sms, peak / gpu.memory_bandwidth, gpu.power / peak])
 
 
-def lookup(found: Mapping[str, Any], seconds: Floats, distance: Distance | None) -> tuple[Floats, Floats]:
-    """Return arrays (low, high) of measured / forecast for kernels of one class, by their forecast `seconds`.
+def lookup(quantiles: Mapping[str, Any], seconds: Floats, distance: Distance | None) -> tuple[Floats, Floats]:
+    """Return (low, high), the 80 % interval of measured / forecast for each kernel of one class (kernels,).
 
-    `distance` is that of the GPU from the nearest measured one, None for a measured GPU. Wider intervals keep their centre (in
-    logarithms), so that they contain those of nearer GPUs.
+    quantiles: `intervals` of the class in the weights' metadata: (10 %, 90 %) by length (`EDGES`) for `seen` and `new` GPUs, and
+    `widen`. seconds: forecasts of the kernels. distance: that of the GPU from the nearest measured one; None for a measured GPU.
+    Wider intervals keep their centre (in logarithms), so that they contain those of nearer GPUs.
     """
-    table = np.array(found.get("seen" if distance is None and "seen" in found else "new", found.get("seen")))
+    kind = "seen" if distance is None and "seen" in quantiles else "new"
+    table = np.array(quantiles.get(kind, quantiles.get("seen")))
     low, high = table[np.searchsorted(EDGES, seconds)].T
-    wider = found.get("widen", 1.0) * max(1.0, distance.value / NEAR) if distance else 1.0
+    wider = quantiles.get("widen", 1.0) * max(1.0, distance.value / NEAR) if distance else 1.0
     middle = np.sqrt(low * high)
     return middle * (low / middle) ** wider, middle * (high / middle) ** wider
 
@@ -77,10 +85,11 @@ def lookup(found: Mapping[str, Any], seconds: Floats, distance: Distance | None)
 # are assumed independent, so their squares add up. Errors below and above the forecast are summed separately.
 
 CONTENT = "80 % of cases, by the errors of kernel times alone, not those of network or framework"
+"""Note about intervals in which all kernels have a measured error."""
 
 
 class Margin(NamedTuple):
-    """Interval that contains a time in 80 % of cases."""
+    """80 % interval of a time."""
 
     low: float | None
     """Lower end in seconds; None if unknown."""
@@ -91,42 +100,51 @@ class Margin(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """80 % intervals of measured / forecast of kernels."""
+    """80 % intervals of measured / forecast for distinct kernels."""
 
     kernels: tuple[Kernel, ...]
     """Distinct kernels."""
     names: tuple[str, ...]
-    """Class of each kernel."""
+    """Class of each kernel (module classes)."""
     low: Floats
     """Lower end for each kernel; 0 if unknown (kernels,)."""
     high: Floats
     """Upper end for each kernel; inf if unknown (kernels,)."""
 
     def ends(self) -> dict[Kernel, tuple[float | None, float | None]]:
-        """Return {kernel: (low, high)}, with None where unknown."""
+        """Return {kernel: (low, high)} of measured / forecast; None for an end that is unknown."""
         low = (value if value > 0 else None for value in self.low.tolist())
         high = (value if value < np.inf else None for value in self.high.tolist())
         return dict(zip(self.kernels, zip(low, high, strict=True), strict=True))
 
     def margin(self, time: float, critical: Mapping[Kernel, float]) -> Margin:
-        """Return the interval of `time` seconds, computed from the kernels on the critical path, `critical` {kernel: seconds}."""
+        """Return the 80 % interval of a time that depends on the kernels of its critical path.
+
+        time: seconds. critical: {kernel: its seconds on the critical path}.
+        """
         seconds = np.array([critical.get(kernel, 0.0) for kernel in self.kernels])
-        less = self._off(seconds, 1 - self.low, self.low > 0)
-        more = self._off(seconds, self.high - 1, np.isfinite(self.high))
+        less = self._deviation(seconds, 1 - self.low, self.low > 0)
+        more = self._deviation(seconds, self.high - 1, np.isfinite(self.high))
         low, high = None if less is None else time - less, None if more is None else time + more
         return Margin(low, high, self._note(seconds, low, high))
 
-    def _off(self, seconds: Floats, off: Floats, known: Flags) -> float | None:
-        """Return the seconds by which kernels may deviate to one side, with the largest known share for unknown ones; None if
-        none."""
+    def _deviation(self, seconds: Floats, deviation: Floats, known: Flags) -> float | None:
+        """Return the seconds by which the sum of the kernels may be off to one side; None if no kernel's deviation is known.
+
+        seconds: time of each kernel. deviation: its relative deviation to that side, where the mask `known` is true. For others
+        the largest known one is taken.
+        """
         counted = known & (seconds > 0)
         if not counted.any():
             return None if (seconds > 0).any() else 0.0
-        off = np.where(known, np.maximum(off, 0.0), 0.0)
-        return _sum(self.names, seconds * np.where(known, off, off[counted].max()))
+        deviation = np.where(known, np.maximum(deviation, 0.0), 0.0)
+        return _combined(self.names, seconds * np.where(known, deviation, deviation[counted].max()))
 
     def _note(self, seconds: Floats, low: float | None, high: float | None) -> str:
-        """Return in words which errors the interval (low, high) of a time contains. seconds: time of each kernel."""
+        """Return in words which errors the interval (low, high) contains; None stands for an unknown end.
+
+        seconds: time of each kernel on the critical path.
+        """
         unknown = (self.low <= 0) | ~np.isfinite(self.high)
         share = seconds[unknown].sum() / (seconds.sum() or 1.0)
         if low is None and high is None:
@@ -139,24 +157,32 @@ class Bounds(NamedTuple):
         return f"{CONTENT}; {', '.join(kinds)} ({100 * share:.1f} % of kernel time), never measured, as far off as the worst"
 
 
-def _sum(names: Sequence[str], off: Floats) -> float:
-    """Return the root of the sum of squares of `off`, after adding up those of one name, whose errors go together."""
-    found = dict.fromkeys(names, 0.0)
-    for name, value in zip(names, off.tolist(), strict=True):
-        found[name] += value
-    return float(np.sqrt(math.fsum(value * value for value in found.values())))
+def _combined(names: Sequence[str], deviations: Floats) -> float:
+    """Return the seconds by which a sum of kernels deviates: the root of the sum of squares over the classes.
+
+    Deviations of one class, whose errors are equal, are added first. names: class of each kernel. deviations: seconds of each
+    kernel.
+    """
+    totals = dict.fromkeys(names, 0.0)
+    for name, value in zip(names, deviations.tolist(), strict=True):
+        totals[name] += value
+    return float(np.sqrt(math.fsum(value * value for value in totals.values())))
 
 
 def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:
-    """Return the intervals of distinct kernels, whose forecasts are `seconds`. Raises InputError for impossible kernels."""
+    """Return the 80 % intervals of distinct kernels. Raise InputError for invalid kernels.
+
+    seconds: forecasts of the kernels (kernels,).
+    """
     return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *predictor.interval(kernels, gpu, seconds))
 
 
-def between(low: float | None, high: float | None) -> str:
-    """Return an interval as text after a time: ` (80 %: 1.410 to 1.553 s)`; empty if unknown."""
+def interval_text(low: float | None, high: float | None) -> str:
+    """Return an interval in seconds as text after a time, such as ` (80 %: 1.410 to 1.553 s)`. With one end it is ` (at least)`
+    or ` (at most)`; with none it is empty."""
     if low is None or high is None:
         return " (at least)" if low is not None else " (at most)" if high is not None else ""
-    least, most = duration(low), duration(high)
-    if least.split()[1] == most.split()[1]:
-        least = least.split()[0]
-    return f" (80 %: {least} to {most})"
+    lower, upper = duration(low), duration(high)
+    if lower.split()[1] == upper.split()[1]:
+        lower = lower.split()[0]
+    return f" (80 %: {lower} to {upper})"

@@ -20,26 +20,33 @@ from clustersim.errors import DataError, InputError
 from clustersim.files import exists, read_bytes
 
 FOLDER = Path(__file__).parent / "weights"
+"""Folder of the weights that come with the package."""
 FORMAT = "clustersim-predictor-1"
+"""Key of the metadata in a safetensors file; a changed format gets a new name."""
 CHECKSUM = "checksum"
+"""Key of the checksum in the metadata."""
 MAX_BYTES = 64 * 2**20
+"""Largest accepted size of a weights file, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Parameters of every class, and metadata: predictor, seed, split, data hashes, rows, held-out errors."""
+    """Learned parameters of a predictor."""
 
     classes: Mapping[str, Mapping[str, Floats]]
+    """{class of kernels: {parameter: array}}"""
     meta: Mapping[str, Any]
+    """Metadata: predictor, seed, split, hashes of the data, rows, held-out errors."""
 
 
 def shipped(name: str) -> Path:
-    """Return the path of the weights that come with the package."""
+    """Return the path of the weights that come with the package for the predictor `name`; the file may not exist."""
     return FOLDER / f"{name}.safetensors"
 
 
 def save(path: Path, weights: Weights) -> None:
-    """Write a file completely or not at all. Raises InputError if the path cannot be written, and DiskFullError."""
+    """Write weights to a file, completely or not at all. Raise InputError if the path cannot be written, and DiskFullError if the
+    disk is full."""
     from safetensors.numpy import save as pack
 
     tensors = {
@@ -47,13 +54,14 @@ def save(path: Path, weights: Weights) -> None:
         for kind, parameters in sorted(weights.classes.items())
         for name, value in sorted(parameters.items())
     }
-    whole = {**weights.meta, CHECKSUM: _checksum(tensors, weights.meta)}
-    meta = {FORMAT: json.dumps(whole, sort_keys=True)}  # one key: safetensors writes several in random order
+    metadata = {**weights.meta, CHECKSUM: _checksum(tensors, weights.meta)}
+    meta = {FORMAT: json.dumps(metadata, sort_keys=True)}  # one key: safetensors writes several in random order
     writing.save(path, pack(tensors, meta))
 
 
 def read(path: Path, predictor: str) -> Weights:
-    """Return the weights in a file. Raises DataError if the file is missing, damaged, or made for another predictor."""
+    """Return the weights in a file. predictor: its name, which the file's metadata must have. Raise DataError if the file is
+    missing, damaged, or of another predictor."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -92,7 +100,7 @@ def _metadata(raw: bytes) -> dict[str, Any]:
 
 
 def _nested(path: Path, tensors: Mapping[str, Any]) -> dict[str, dict[str, Floats]]:
-    """Return {class: {parameter: array}} of tensors `class|parameter`. Raises DataError if a number is not finite."""
+    """Return {class: {parameter: array}} of tensors named `class|parameter`. Raise DataError if a number is not finite."""
     result: dict[str, dict[str, Floats]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("|")

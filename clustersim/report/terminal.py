@@ -13,7 +13,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
-from clustersim.predictors.uncertainty import between
+from clustersim.predictors.uncertainty import interval_text
 from clustersim.report.folded_time import FoldedTime, folded_time
 from clustersim.report.trace import by_cell
 from clustersim.report.verdicts import WORDS, band, verdict
@@ -169,7 +169,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
     cluster = summary["cluster"]
     speed = f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:,.1f} a GPU"
     peak = f"{summary['peak_tflops_per_gpu']:.0f} ({summary['parallelism']['precision']})"
-    interval = between(summary["step_time_low_s"], summary["step_time_high_s"])
+    interval = interval_text(summary["step_time_low_s"], summary["step_time_high_s"])
     rows = [
         ("step time", look.strong(duration(summary["expected_step_time_s"])) + interval),
         *_jitter(summary),
