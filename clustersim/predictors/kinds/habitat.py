@@ -20,7 +20,11 @@ from clustersim.predictors.mlp import Parameters, forward, softplus, standardise
 
 
 def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the network's inputs: the log of the roofline in seconds (kernel,), and the raw features (kernel, 9)."""
+    """Return the inputs of `log_seconds`.
+
+    `roof`: log of the roofline in seconds (kernels,). `features`: log2 of shapes and GPU figures before standardising (kernels,
+    9).
+    """
     ridge = peak(table, gpu) / gpu.memory_bandwidth
     shapes = (table.batch, table.m, table.n, table.k + 1, table.heads, table.kv_heads, table.size)
     features = np.stack([np.log2(x) for x in (*shapes, np.full(len(table), gpu.sms), ridge)], axis=1)
@@ -28,7 +32,8 @@ def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 
 def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-    """Return the seconds of kernels of one class, launch excluded: the geometric mean of the ensemble."""
+    """Return the seconds of kernels of one class without launch (kernels,): the geometric mean of the ensemble. `alone` has no
+    effect."""
     rows = describe(table, gpu)
     rows["features"] = standardise(parameters, rows["features"])
     result: Floats = np.exp(log_seconds(np, parameters, rows).mean(axis=0))
@@ -36,14 +41,19 @@ def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = Fals
 
 
 def log_seconds(xp: object, parameters: Parameters, rows: Parameters) -> Floats:
-    """Return log(seconds) of each kernel by each member of the ensemble, (member, kernel). The factor is at least one."""
+    """Return log(seconds) of each kernel by each member of the ensemble, (member, kernel); at least the roofline's.
+
+    xp: numpy or torch. rows: result of `describe` with standardised features.
+    """
     result: Floats = rows["roof"] + softplus(xp, forward(xp, parameters, rows["features"])[..., 0])
     return result
 
 
 METHOD = Method("habitat", seconds, ("mlp.0.weight", "low", "high", "mean", "std"))
+"""Functions and parameters of this predictor."""
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights or those of a file. Raises DataError if the file is missing or damaged."""
+    """Return the predictor with the weights of a file; None: the shipped weights. Raise DataError if the file is missing or
+    damaged."""
     return open_weights(METHOD, weights)

@@ -20,19 +20,21 @@ from clustersim.predictors.mlp import Parameters, product
 
 
 def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the regressors in seconds, (kernel, 2): FLOP / peak, bytes / bandwidth."""
+    """Return {`times`: seconds of FLOP at the peak and of bytes at the bandwidth, (kernels, 2)}."""
     return {"times": np.stack([table.flop / peak(table, gpu), table.bytes / gpu.memory_bandwidth], axis=1)}
 
 
 def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-    """Return the seconds of kernels of one class, launch excluded."""
+    """Return the seconds of kernels of one class without launch (kernels,). `alone` has no effect."""
     result: Floats = product(np, describe(table, gpu)["times"], parameters["slope"][:, None])[:, 0]
     return result
 
 
 METHOD = Method("linear", seconds, ("slope",))
+"""Functions and parameters of this predictor."""
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights or those of a file. Raises DataError if the file is missing or damaged."""
+    """Return the predictor with the weights of a file; None: the shipped weights. Raise DataError if the file is missing or
+    damaged."""
     return open_weights(METHOD, weights)

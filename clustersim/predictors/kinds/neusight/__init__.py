@@ -19,27 +19,33 @@ from clustersim.predictors.learned import Learned, Method, open_weights
 from clustersim.predictors.mlp import Parameters
 
 FEW = (attention, grouped)
-"""Families with a few learned constants, fitted by torch in one run."""
+"""Families of kernels (modules) with a few learned constants, fitted by torch in one run."""
 
 
 def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> Floats:
-    """Return the seconds of kernels of one class, launch excluded."""
+    """Return the seconds of kernels of one class without launch (kernels,).
+
+    parameters: those of the class. alone: whether a table timed each kernel alone; it matters for GEMMs only.
+    """
     if vector.knows(table):
         return vector.predict(parameters, table, gpu)
     for family in FEW:
         if family.KEYS[0] in parameters:
-            few: Floats = np.exp(family.log_seconds(np, parameters, family.terms(table, gpu)).mean(axis=0))
-            return few
+            few_constants: Floats = np.exp(family.log_seconds(np, parameters, family.terms(table, gpu)).mean(axis=0))
+            return few_constants
     return products.forecast(parameters, table, gpu, alone)
 
 
 def memory(classes: Mapping[str, Parameters], table: Columns, gpu: Gpu) -> Floats:
-    """Return the seconds of memory-bound kernels, launch excluded. Element-wise kernels have their own constants."""
+    """Return the seconds of memory-bound kernels without launch (kernels,), by the constants of element-wise kernels.
+
+    classes: {class: its parameters}.
+    """
     return vector.predict(classes["fp32/elementwise"], table, gpu)
 
 
 def _constants(units: str) -> tuple[str, ...]:
-    """Return the names of the learned parameters of GEMMs on `units`, `simt` or `tensor`."""
+    """Return the names of the required parameters of GEMMs on `units`, which is `simt` or `tensor`."""
     return (*(f"gemm.{name}" for name in (*gemm.GUESS[units], "level")), "busy")
 
 
@@ -55,8 +61,10 @@ METHOD = Method(
     },
     memory=memory,
 )
+"""Functions and parameters of this predictor."""
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights or those of a file. Raises DataError if the file is missing or damaged."""
+    """Return the predictor with the weights of a file; None: the shipped weights. Raise DataError if the file is missing or
+    damaged."""
     return open_weights(METHOD, weights)

@@ -38,7 +38,8 @@ def attainable_share(gpu: Gpu, dtype: str) -> float:
 
 
 def attained(gpu: Gpu, dtype: str) -> float:
-    """Return the share of the matrix peak that a published search attained in `dtype` or a type of equal width; 0 if unknown."""
+    """Return the share of the matrix peak that a published search attained in `dtype` or a type of equal width; 0 if unknown. It
+    is at most 1."""
     as_wide = ("bf16", "fp16") if dtype in ("bf16", "fp16", "tf32") or dtype not in gpu.matrix else ()
     for name in (dtype, *as_wide):
         if name in gpu.attained and name in gpu.matrix:
@@ -47,15 +48,17 @@ def attained(gpu: Gpu, dtype: str) -> float:
 
 
 def _issue(gpu: Gpu) -> float:
-    """Return the share of FP32 issue slots left to FFMA in GEMMs; 1 if issue does not limit them."""
+    """Return the share of FP32 issue slots, in (0, 1], that GEMMs have for FFMA instructions; 1 if issue does not limit them."""
     lanes = gpu.vector_peak("fp32") / (2 * gpu.clock * gpu.sms)  # lanes of one of 4 schedulers (P100: of 2)
     full = gpu.architecture == "pascal" or lanes > 96
     return ISSUE if gpu.vendor == "nvidia" and full else 1.0
 
 
 def share_in_tile(gpu: Gpu, dtype: str) -> float:
-    """Return the share of the peak that matrix units reach inside a tile, from the datasheet; on SIMT units,
-    `attainable_share`."""
+    """Return the share of the peak that matrix units reach inside a tile of a GEMM, from the datasheet.
+
+    On SIMT units it is `attainable_share`. On tensor cores it may exceed 1; learned constants correct it.
+    """
     return attainable_share(gpu, dtype) if dtype in ("fp32", "fp64") else TILE.share(gpu, dtype)
 
 

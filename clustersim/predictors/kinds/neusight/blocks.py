@@ -17,11 +17,13 @@ from clustersim.predictors.features import Columns, Flags
 
 PERSISTENT = 1024
 """Longest row, in values, that softmax keeps in the registers of one warp and reads once."""
-WARPS = 128
+BLOCK_THREADS = 128
 """Threads per block of a norm, of a persistent softmax and of element-wise kernels."""
 
 _THREADS = {"turing": 1024, "ada": 1536}
+"""{architecture: largest number of resident threads per SM}; 2048 for others."""
 _LOCAL = {"pascal": 24, "volta": 128, "turing": 64, "ampere": 192, "ada": 128}
+"""{architecture: KiB of L1 cache per SM}; 256 for others."""
 KEPT: Annotated[float, Declared()] = 0.5
 """Share of the L2 that holds rows for a second read: half, because as many bytes are written meanwhile as are read."""
 LOCAL: Annotated[float, Declared(chosen_on="not recorded; softmax and norms, NeuSight: 7.2, 7.2, 7.2 %")] = 0.75
@@ -29,11 +31,14 @@ LOCAL: Annotated[float, Declared(chosen_on="not recorded; softmax and norms, Neu
 
 
 class BlockLayout(NamedTuple):
-    """Layout of each kernel: its blocks in units of resident blocks, loads in sequence, and bytes of the rows in progress."""
+    """Layout of vector kernels on a GPU, with one entry per kernel."""
 
     rounds: Floats
+    """Number of blocks over the number that the GPU runs at a time."""
     steps: Floats
+    """Number of loads that a thread makes one after another."""
     rows: Floats
+    """Bytes of all rows in progress on the GPU."""
 
 
 def threads(gpu: Gpu) -> int:
@@ -43,12 +48,12 @@ def threads(gpu: Gpu) -> int:
 
 
 def _dense(gpu: Gpu) -> bool:
-    """Return whether an SM has 128 FP32 lanes (graphics boards) and not 64."""
+    """Return whether an SM has 128 FP32 lanes, as on graphics boards, instead of 64."""
     return gpu.vector_peak("fp32") > 2 * 96 * gpu.clock * gpu.sms
 
 
 def local(gpu: Gpu) -> float:
-    """Return the bytes of L1 cache of all SMs (NVIDIA's whitepapers; 256 KiB per SM from Hopper on, AMD 16 KiB).
+    """Return the bytes of L1 cache of all SMs together (NVIDIA's whitepapers; 256 KiB per SM from Hopper on, AMD 16 KiB).
 
     Pascal has 24 KiB per SM with 64 lanes and 48 KiB with 128; Ampere 192 and 128.
     """
@@ -59,7 +64,7 @@ def local(gpu: Gpu) -> float:
 
 
 def long(table: Columns) -> Flags:
-    """Return a mask of the softmax kernels whose rows do not fit into registers."""
+    """Return a mask of the softmax kernels whose rows do not fit into the registers of a warp."""
     return table.n > PERSISTENT
 
 
@@ -70,25 +75,25 @@ def softmax(table: Columns, gpu: Gpu) -> BlockLayout:
     Values beyond whole vectors are read one by one.
     """
     width = 16 / table.size
-    wanted = np.maximum(np.floor(np.floor(table.n / width) / 2), 1)
-    block = np.clip(2 ** np.ceil(np.log2(wanted)), 32, 512)
+    half_vectors = np.maximum(np.floor(np.floor(table.n / width) / 2), 1)
+    block = np.clip(2 ** np.ceil(np.log2(half_vectors)), 32, 512)
     vectors = np.floor(table.n / (width * block))
-    rest = np.ceil((table.n - vectors * width * block) / block)
+    single_values = np.ceil((table.n - vectors * width * block) / block)
     resident = np.floor(threads(gpu) / block)
     padded = 2 ** np.ceil(np.log2(np.maximum(table.n, 1)))
-    short = table.m / np.where(padded <= 128, 8, 4) / (threads(gpu) / WARPS)
+    short = table.m / np.where(padded <= 128, 8, 4) / (threads(gpu) / BLOCK_THREADS)
     return BlockLayout(
         np.where(long(table), table.m / resident, short) / gpu.sms,
-        np.where(long(table), vectors + rest, padded / 32),
+        np.where(long(table), vectors + single_values, padded / 32),
         gpu.sms * resident * table.n * table.size,
     )
 
 
 def norm(table: Columns, gpu: Gpu) -> BlockLayout:
-    """Return the layout of norms: a block of four warps per row, with one pass for the statistics and one for the output."""
-    resident = threads(gpu) / WARPS
+    """Return the layout of norms: a block of BLOCK_THREADS per row, with one pass for the statistics and one for the output."""
+    resident = threads(gpu) / BLOCK_THREADS
     return BlockLayout(
         table.m / resident / gpu.sms,
-        2 + np.ceil(table.n / (4 * WARPS)),
+        2 + np.ceil(table.n / (4 * BLOCK_THREADS)),
         gpu.sms * resident * table.n * table.size,
     )

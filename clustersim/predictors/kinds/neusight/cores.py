@@ -12,13 +12,17 @@ from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
 
 Tile = tuple[int, int]
+"""(rows, columns) of the output that one block of threads computes."""
 
 SIMT: tuple[Tile, ...] = (
     *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64)),
     *((128, 32), (32, 128), (64, 32), (32, 64), (32, 32)),
 )
+"""Tiles of FP32 GEMMs on SIMT units (kernel names of NeuSight's tables)."""
 WARP: tuple[Tile, ...] = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
+"""Tiles of GEMMs on tensor cores whose operations one warp issues, before Hopper."""
 _SIDES = tuple(range(32, 257, 32))
+"""Sides of tiles on Hopper, in elements."""
 GROUP: tuple[Tile, ...] = (
     *((128, side) for side in _SIDES),
     *((side, 128) for side in _SIDES if side != 128),
@@ -38,9 +42,10 @@ EXPOSED: Annotated[float, Declared(chosen_on="not recorded; products of B200, B3
 
 
 class Cores(NamedTuple):
-    """Properties of the units that run GEMMs of one data type."""
+    """Properties of the units that run GEMMs of one data type on a GPU."""
 
     tiles: tuple[Tile, ...]
+    """Tiles that the libraries have for these units."""
     asynchronous: bool
     """Whether operands are loaded during arithmetic, and two SMs of a cluster share one operand (TMA and warp specialization:
     Hopper, Blackwell). Otherwise the computing warps also load, and the two times add up."""
@@ -49,7 +54,10 @@ class Cores(NamedTuple):
 
 
 def cores(gpu: Gpu, dtype: str, kind: str) -> Cores:
-    """Return the units that run GEMMs of `dtype`: SIMT units for fp32 and fp64, else the architecture's tensor cores."""
+    """Return the units that run GEMMs of `dtype`: SIMT units for fp32 and fp64, else the architecture's tensor cores.
+
+    kind: kind of the kernels; batched GEMMs (`bmm`) have a single tile on some architectures.
+    """
     if dtype in ("fp32", "fp64"):
         return Cores(BATCHED.get(gpu.architecture, SIMT) if kind == "bmm" else SIMT, False, 1.0)
     if gpu.architecture.startswith("blackwell"):

@@ -1,6 +1,6 @@
 """Matrix products: tiles fetched and multiplied in waves.
 
-    step    = mma + load              s a step of the reduction and tile; the larger of both where loads are asynchronous
+    step    = mma + load              seconds per step and tile; the larger of the two where loads are asynchronous
     tile    = step · k/s + finish · (1 + e·s for s > 1 splits) + latency
     compute = least over tiles and splits of waves · tile (+ a reduction kernel for s > 1)
     memory  = bytes / (mu · bandwidth), less what the L2 keeps
@@ -30,6 +30,7 @@ from clustersim.predictors.kinds.neusight.cores import cores
 from clustersim.predictors.mlp import Parameters
 
 SPLITS = (1, 2, 4)
+"""Numbers of parts into which the reduction over k may be split."""
 LEAST: Annotated[int, Declared("steps", "not recorded; products of 17 GPUs: 5.7, 5.7, 5.7 %")] = 256
 """Smallest number of steps in a part of a split reduction."""
 CANDIDATES = 81
@@ -77,48 +78,59 @@ GUESS: dict[str, dict[str, tuple[float, float]]] = {
 
 
 def units(dtype: str) -> str:
-    """Return the units that run GEMMs of a data type: `simt` or `tensor`."""
+    """Return the units that run GEMMs of a data type, a key of `GUESS`: `simt` or `tensor`."""
     return "simt" if dtype in ("fp32", "fp64") else "tensor"
 
 
 def start(members: int, guess: str) -> dict[str, Floats]:
-    """Return the prior means as initial parameters, (member, 1) each. `guess` is the key of `GUESS`, `simt` or `tensor`."""
+    """Return {parameter: prior mean, an array (member, 1)} as initial parameters.
+
+    members: number of sets of parameters. guess: key of `GUESS`, `simt` or `tensor`.
+    """
     return {f"gemm.{name}": np.full((members, 1), mean) for name, (mean, _) in GUESS[guess].items()}
 
 
 def prior(guess: str) -> dict[str, tuple[float, float]]:
-    """Return the prior {parameter: (mean, standard deviation)} of `GUESS[guess]`."""
+    """Return the prior {parameter: (mean, standard deviation)} of `GUESS[guess]`. guess: `simt` or `tensor`."""
     return {f"gemm.{name}": value for name, value in GUESS[guess].items()}
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the arguments of `log_seconds` for GEMMs of one class, one row per kernel. Short grids repeat a candidate."""
+    """Return the arguments of `log_seconds` for GEMMs of one class, which may have several kinds and data types. Arrays are
+    (kernel,), or (kernel, CANDIDATES) for each tile and split; architectures with fewer candidates repeat them."""
     result: dict[str, Floats] = {}
     for rows in same_type(table):
         for name, value in uniform(table.select(rows), gpu).items():
-            full = value if value.ndim == 1 else value[:, np.arange(CANDIDATES) % value.shape[1]]
-            result.setdefault(name, np.zeros((len(table), *full.shape[1:])))[rows] = full
+            candidates = value if value.ndim == 1 else value[:, np.arange(CANDIDATES) % value.shape[1]]
+            result.setdefault(name, np.zeros((len(table), *candidates.shape[1:])))[rows] = candidates
     return result
 
 
 def same_type(table: Columns) -> Iterator[Flags]:
-    """Yield a mask of the rows of each kind and data type."""
+    """Yield, for each kind and data type in the table, a mask of its rows (kernels,)."""
     for kind, dtype in dict.fromkeys(zip(table.kind.tolist(), table.dtype.tolist(), strict=True)):
         yield (table.kind == kind) & (table.dtype == dtype)
 
 
 def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the terms of GEMMs of one kind and data type. Terms that are equal for all kernels have one row, to be broadcast."""
+    """Return the arguments of `log_seconds` for GEMMs of one kind and data type.
+
+    Arrays are (kernel,), or (kernel, candidate) as in `_grid`; (1,) and (1, candidate) where all kernels have the same value.
+    `flop`: seconds per multiply-add on one SM. `fetch`: bytes of an element · seconds per clock. `clock`: seconds per clock.
+    `asynchronous`, `narrow`: 1 or 0. `exposed`: share of the epilogue. `size`: bytes per element. `memory`: seconds of bytes at
+    the bandwidth. `kept`: L2 over the bytes. `heat`: `table_slowdown`, 0 on SIMT units. `ramp`: CLOCK over the clock. `cast`:
+    seconds of the cast of the input.
+    """
     dtype = str(table.dtype[0])
-    shape, size = cores(gpu, dtype, str(table.kind[0])), table.size[:1]
+    matrix_units, size = cores(gpu, dtype, str(table.kind[0])), table.size[:1]
     rate = peak(table, gpu)[:1] / gpu.sms * share_in_tile(gpu, dtype)
-    late = gpu.architecture.startswith("blackwell")
-    return _grid(table, gpu.sms, shape.tiles, shape.asynchronous) | {
-        "flop": 2 / rate * np.where((table.op == "wgrad") & (units(dtype) == "tensor") & (not late), WGRAD, 1.0),
+    slower = (table.op == "wgrad") & (units(dtype) == "tensor") & (not gpu.architecture.startswith("blackwell"))
+    return _grid(table, gpu.sms, matrix_units.tiles, matrix_units.asynchronous) | {
+        "flop": 2 / rate * np.where(slower, WGRAD, 1.0),
         "fetch": size / gpu.clock,
         "clock": np.array([1 / gpu.clock]),
-        "asynchronous": np.array([float(shape.asynchronous)]),
-        "exposed": np.array([shape.exposed]),
+        "asynchronous": np.array([float(matrix_units.asynchronous)]),
+        "exposed": np.array([matrix_units.exposed]),
         "size": size,
         "memory": table.bytes / gpu.memory_bandwidth,
         "kept": gpu.l2 / table.bytes,
@@ -130,9 +142,11 @@ def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 
 def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchronous: bool) -> dict[str, Floats]:
-    """Return (kernel, candidate) arrays of every tile and split: area, loaded elements per step, steps, splits, waves.
+    """Return arguments of `log_seconds` for each tile and split as a candidate, (kernel, candidate) or (1, candidate).
 
-    A split has at least LEAST steps, real or not, so that a longer reduction never takes less time.
+    `area`: elements of the tile. `loaded`: elements of operands per step and tile. `steps`: steps of the reduction in one part.
+    `splits`: number of parts. `waves`: waves of all tiles and parts. A part has at least LEAST steps, real or not, so that a
+    longer reduction never takes less time.
     """
     rows, columns, splits = np.array([(*tile, s) for s in SPLITS for tile in tiles], dtype=float).T
     loaded = rows + columns - (np.maximum(rows, columns) / 2 if asynchronous else 0)
@@ -148,7 +162,11 @@ def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchro
 
 
 def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    """Return log(seconds) of each kernel by each member, (member, kernel). `speed` in `rows` scales the matrix units' rate."""
+    """Return log(seconds) of each kernel by each set of parameters, (member, kernel), launch excluded.
+
+    xp: numpy or torch. rows: result of `terms` or `uniform`. `speed` in `rows`, a logarithm, scales the rate of the matrix units.
+    On tensor cores the learned start of a kernel is included.
+    """
     compute, memory = _compute(xp, parameters, rows), _memory(xp, parameters, rows)
     p = xp.exp(parameters["gemm.p"])
     largest = xp.maximum(compute, memory)
@@ -161,31 +179,34 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any
 
 
 def quantize(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    """Return the seconds that an fp8 or fp4 row of a table spends on the cast of its input from 16 bits."""
+    """Return the seconds that fp8 and fp4 rows of a table spend on the cast of their input from 16 bits, (member, kernel).
+
+    It is 0 for wider types. Arguments are as in `log_seconds`.
+    """
     return rows["narrow"] * (xp.exp(parameters["gemm.quantize"]) + xp.exp(parameters["gemm.scale"]) * rows["cast"])
 
 
 def _compute(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    """Return the seconds of loads and matrix operations of the fastest candidate tile, (member, kernel)."""
-    value = {name: xp.exp(parameters[f"gemm.{name}"])[..., None] for name in ("path", "split", "latency", "reduce")}
+    """Return the seconds of loads and matrix operations of the fastest candidate, (member, kernel). Arguments are as in
+    `log_seconds`."""
+    constant = {name: xp.exp(parameters[f"gemm.{name}"])[..., None] for name in ("path", "split", "latency", "reduce")}
     field = {name: rows[name][..., None] for name in ("flop", "fetch", "clock", "asynchronous")}
     mma = rows["area"] * field["flop"] / (xp.exp(rows["speed"])[..., None] if "speed" in rows else 1.0)
-    load = rows["loaded"] * field["fetch"] / value["path"]
+    load = rows["loaded"] * field["fetch"] / constant["path"]
     largest = xp.maximum(mma, load)
-    beside, after = (largest * ((mma / largest) ** p + (load / largest) ** p) ** (1 / p) for p in OVERLAP)
-    step = field["asynchronous"] * beside + (1 - field["asynchronous"]) * after
-    several = rows["splits"] > 1
-    finish = _finish(xp, parameters, rows, mma) * (1 + several * value["split"] * rows["splits"])
-    whole = (
-        rows["waves"] * (step * rows["steps"] + finish + value["latency"] * field["clock"]) + several * value["reduce"]
-    )
-    return xp.amin(whole, -1)
+    overlapped, in_sequence = (largest * ((mma / largest) ** p + (load / largest) ** p) ** (1 / p) for p in OVERLAP)
+    step = field["asynchronous"] * overlapped + (1 - field["asynchronous"]) * in_sequence
+    is_split = rows["splits"] > 1
+    finish = _finish(xp, parameters, rows, mma) * (1 + is_split * constant["split"] * rows["splits"])
+    wave = step * rows["steps"] + finish + constant["latency"] * field["clock"]
+    return xp.amin(rows["waves"] * wave + is_split * constant["reduce"], -1)
 
 
 def _finish(xp: Any, parameters: Parameters, rows: Mapping[str, Any], mma: Any) -> Any:
     """Return the seconds of a tile before its first and after its last step, (member, kernel, candidate).
 
-    On tensor cores in units of reduction steps, because pipelines fill and drain with them; on SIMT units the output is stored.
+    On tensor cores it is in units of reduction steps, because pipelines fill and drain with them; on SIMT units it is the store
+    of the tile. mma: seconds of the matrix operations of one step and tile.
     """
     if "gemm.epilogue" in parameters:
         return xp.exp(parameters["gemm.epilogue"])[..., None] * rows["exposed"][..., None] * mma
@@ -194,7 +215,7 @@ def _finish(xp: Any, parameters: Parameters, rows: Mapping[str, Any], mma: Any) 
 
 
 def _memory(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    """Return the seconds in which memory moves the bytes of each kernel that no cache keeps, (member, kernel)."""
+    """Return the seconds in which memory moves the bytes of each kernel that L2 does not keep, (member, kernel)."""
     share = 1 / (1 + xp.exp(-parameters["gemm.mu"]))
     kept = xp.exp(parameters["gemm.cached"]) * rows["kept"]
     return rows["memory"] / share / (1 + kept**2)

@@ -4,9 +4,9 @@
     tile    = 2 · (rows · columns + edge · (rows + columns)) · (k + start)          FLOP
     seconds = sum of products + bytes of the vector kernels between them / (mu · bandwidth)
 
-The tile is the one of least work among those that libraries ship. Experts of few rows waste what their last tile pads.
-alpha, mu and start are learned from whole layers of experts (op `layer`: permute, gate and up, activation, down,
-unpermute, with a fixed part around that is dropped); a job's products are single ones.
+The tile is that with the least work among those that libraries ship. Experts with few rows waste the padding of their last
+tile. alpha, mu and start are learned from whole layers of experts (op `layer`: permute, gate and up, activation, down, unpermute,
+and a fixed part that forecasts of jobs leave out). The kernels of a job are single GEMMs.
 """
 
 from __future__ import annotations
@@ -34,51 +34,63 @@ TILES: Annotated[tuple[tuple[int, int], ...], Declared()] = (
 P: Annotated[float, Declared(chosen_on="not recorded; experts of 6 GPUs: 16.2, 15.9, 15.7 %")] = 3.0
 """How sharply the time of work and of memory combine: the exponent of their sum of powers."""
 START = {"alpha": 2.0, "mu": 1.3, "vector": -0.2, "start": 4.8, "around": 2.7}
+"""Initial learned constants: logarithms, or values before the sigmoid for alpha and mu."""
 CLASSES = ("half/grouped_gemm", "narrow/grouped_gemm")
+"""Classes of kernels that this module forecasts."""
 KEYS = tuple(f"group.{name}" for name in START)
+"""Names of the learned parameters of a class."""
 CLOCK = 2e9
+"""Clock in Hz at which the learned part around a layer is given."""
 
 
 class Product(NamedTuple):
-    """Grouped GEMMs as columns: number of experts, m×k by k×n for each, and bytes."""
+    """Grouped GEMMs of m×k by k×n for each expert, with one entry per kernel."""
 
     experts: Floats
+    """Number of experts."""
     m: Floats
+    """Rows per expert."""
     n: Floats
+    """Columns of the output."""
     k: Floats
+    """Steps of the reduction."""
     bytes: Floats
+    """Bytes that the GEMMs of all experts move in memory."""
 
 
 def products(table: Columns) -> tuple[Product, Product, Floats]:
-    """Return the two GEMMs of each kernel (the second is empty for a single one), and the bytes of the kernels between them.
+    """Return the first GEMM of each kernel, the second, and the bytes of vector kernels between them.
 
-    A layer has n = width of an expert on this rank and k = hidden size; gate and up are one GEMM with 2·n columns.
+    A single GEMM has a second one and vector kernels of 0 bytes. In a layer, n is the width of an expert on this rank and k the
+    hidden size; gate and up are one GEMM with 2·n columns.
     """
     layer = table.op == "layer"
     experts, rows, width, hidden, size = table.batch, table.m, table.n, table.k, table.size
-    first = experts * ((rows * hidden + 2 * hidden * width) * size + 2 * rows * width * 2)
-    second = experts * ((rows * width + hidden * width) * size + rows * hidden * 2)
+    first_bytes = experts * ((rows * hidden + 2 * hidden * width) * size + 2 * rows * width * 2)
+    second_bytes = experts * ((rows * width + hidden * width) * size + rows * hidden * 2)
     columns = np.where(layer, 2, 1) * width
-    one = Product(experts, rows, columns, hidden, np.where(layer, first, table.bytes))
-    two = Product(experts, rows, hidden, width, np.where(layer, second, 0.0))
+    first_gemm = Product(experts, rows, columns, hidden, np.where(layer, first_bytes, table.bytes))
+    second_gemm = Product(experts, rows, hidden, width, np.where(layer, second_bytes, 0.0))
     between = np.where(layer, experts * rows * (4 * hidden + 2 * width), 0.0)
-    return one, two, between
+    return first_gemm, second_gemm, between
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     """Return the arguments of `log_seconds` for grouped GEMMs of one class, one entry per kernel.
 
-    For each of two GEMMs (the second zero if there is one): plain (s of its padded tiles at the peak), start (s of one step of
-    the reduction), memory (s); between (s), around (2 GHz over the clock, for layers only), limit.
+    `one.` and `two.` are prefixes for the two GEMMs of a layer; the second is 0 for single GEMMs. `plain`: seconds of the padded
+    tiles at the peak. `start`: seconds of one step of the reduction. `memory`: seconds of bytes at the bandwidth. Without a
+    prefix: `between`, seconds of the bytes between the GEMMs; `around`, 2 GHz over the clock for layers, else 0; `limit`,
+    attainable share.
     """
-    one, two, between = products(table)
+    first_gemm, second_gemm, between = products(table)
     layer = table.op == "layer"
     rate = peak(table, gpu) / gpu.sms
-    first, second = cut(one, gpu.sms), cut(two, gpu.sms)
+    first_tiles, second_tiles = cut(first_gemm, gpu.sms), cut(second_gemm, gpu.sms)
     attainable = spread(table.dtype, lambda dtype: attainable_share(gpu, dtype))
     return {
-        **_seconds("one", first, one, rate, gpu, np.ones(len(table), dtype=bool)),
-        **_seconds("two", second, two, rate, gpu, layer),
+        **_seconds("one", first_tiles, first_gemm, rate, gpu, np.ones(len(table), dtype=bool)),
+        **_seconds("two", second_tiles, second_gemm, rate, gpu, layer),
         "between": between / gpu.memory_bandwidth,
         "around": np.where(layer, CLOCK / gpu.clock, 0.0),
         "limit": attainable,
@@ -86,11 +98,14 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 
 class ExpertTiles(NamedTuple):
-    """Tile of each GEMM, and waves of the tiles of all experts."""
+    """Tile of each grouped GEMM, with one entry per kernel."""
 
     rows: Floats
+    """Rows of the tile."""
     columns: Floats
+    """Columns of the tile."""
     waves: Floats
+    """Number of waves in which the SMs run the tiles of all experts."""
 
 
 EDGE: Annotated[float, Declared("columns", "not recorded; experts of 6 GPUs: 15.8, 15.9, 16 %")] = 8.0
@@ -98,7 +113,7 @@ EDGE: Annotated[float, Declared("columns", "not recorded; experts of 6 GPUs: 15.
 
 
 def cut(product: Product, sms: int) -> ExpertTiles:
-    """Return the tile with the least work for each GEMM on `sms` SMs, the smaller one if two are equal, and its waves."""
+    """Return the tile with the least work for each GEMM on `sms` SMs; of two with equal work, the first in TILES."""
     best = np.full(len(product.m), np.inf)
     chosen = np.ones((3, len(best)))
     for rows, columns in TILES:
@@ -111,7 +126,11 @@ def cut(product: Product, sms: int) -> ExpertTiles:
 
 
 def _seconds(name: str, tile: ExpertTiles, product: Product, rate: Floats, gpu: Gpu, real: Flags) -> dict[str, Floats]:
-    """Return the inputs plain, start and memory of the GEMM `name` in seconds (see `terms`); zero where it is not `real`."""
+    """Return the arguments `plain`, `start` and `memory` of `terms` for one GEMM of each kernel.
+
+    name: their prefix, `one` or `two`. rate: peak of one SM in FLOP/s. real: mask of the kernels that have this GEMM; others get
+    0.
+    """
     cost = tile.rows * tile.columns + EDGE * (tile.rows + tile.columns)
     step = np.where(real, 2 * tile.waves * cost / rate, 0.0)
     return {
@@ -122,12 +141,15 @@ def _seconds(name: str, tile: ExpertTiles, product: Product, rate: Floats, gpu: 
 
 
 def start(members: int) -> dict[str, Floats]:
-    """Return initial parameters: alpha 0.88, mu 0.79, 122 steps of start, 15 us around a layer."""
+    """Return initial parameters, (member, 1) each: alpha 0.88, mu 0.79, 122 steps of start, 15 us around a layer."""
     return {f"group.{name}": np.full((members, 1), value) for name, value in START.items()}
 
 
 def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
-    """Return log(seconds) of each kernel by each member of the ensemble, (member, kernel)."""
+    """Return log(seconds) of each kernel by each member of the ensemble, (member, kernel), launch excluded.
+
+    xp: numpy or torch. rows: result of `terms`.
+    """
     mu = sigmoid(xp, parameters["group.mu"])
     around = rows["around"] * 1e-6 * xp.exp(parameters["group.around"])
     total = _product(xp, parameters, rows, "one", mu) + _product(xp, parameters, rows, "two", mu)
@@ -135,7 +157,10 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
 
 
 def _product(xp: Any, parameters: Parameters, rows: Parameters, name: str, mu: Any) -> Any:
-    """Return the seconds of the GEMM `name` of each kernel, (member, kernel); mu: share of the memory bandwidth reached."""
+    """Return the seconds of the GEMM with prefix `name` of each kernel, (member, kernel); about 0 if it has none.
+
+    mu: share of the memory bandwidth that is reached.
+    """
     work = rows[f"{name}.plain"] + rows[f"{name}.start"] * xp.exp(parameters["group.start"])
     compute = work / rows["limit"] / sigmoid(xp, parameters["group.alpha"])
     memory = rows[f"{name}.memory"] / mu

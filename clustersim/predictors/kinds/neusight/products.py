@@ -25,33 +25,36 @@ REACH: Annotated[float, Declared("log", "not recorded; products of 7 GPUs: 4.9, 
 """Largest change of log(seconds) that a measured GPU's table may apply to a forecast."""
 CHUNK = 1024
 """Number of kernels forecast together, so that the grid of their candidates fits into the CPU cache."""
-ALIKE, LIKE = ("fp16", "tf32"), "bf16"
-"""Data types ALIKE run on tensor cores at the rate of LIKE, the type in tables."""
+SAME_RATE, TABLE_TYPE = ("fp16", "tf32"), "bf16"
+"""Data types that run on tensor cores at the rate of TABLE_TYPE, and the 16-bit type in tables."""
 
 
 def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-    """Return the seconds of GEMMs of one class: the model for all GPUs times the correction by a measured GPU's table.
+    """Return the seconds of GEMMs of one class (kernels,): the model for all GPUs times the correction by a GPU's own table.
 
-    With `alone`, the forecast is for a kernel timed as in a table: heated by its own length only, and including the cast of an
-    fp8 input. Otherwise it is for a busy stream at boost clocks.
+    alone: whether each kernel is timed as in a table: heated by its own length only, and including the cast of an fp8 input.
+    Otherwise it is in a busy stream at boost clocks.
     """
     result = np.empty(len(table))
     for rows in parts(table):
         part = table.select(rows)
         busy, cast = shared(parameters, part, gpu, alone)
         cool = shared(parameters, part, gpu, alone=False)[0] if alone else busy
-        result[rows] = busy * np.exp(_own(parameters, part, gpu, cool)) + cast
+        result[rows] = busy * np.exp(_correction(parameters, part, gpu, cool)) + cast
     return result
 
 
 def parts(table: Columns) -> Iterator[NDArray[np.intp]]:
-    """Yield the row indices of each kind and data type, at most CHUNK at a time."""
+    """Yield the row indices of kernels of one kind and data type, at most CHUNK at a time."""
     for rows in map(np.flatnonzero, gemm.same_type(table)):
         yield from (rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK))
 
 
 def shared(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> tuple[Floats, Floats]:
-    """Return (seconds of GEMMs of one kind and data type by the model for all GPUs, seconds of the cast of their inputs)."""
+    """Return (seconds of GEMMs by the model for all GPUs, seconds of the cast of their inputs), (kernels,) each.
+
+    The kernels have one kind and data type. alone: as in `forecast`; if false, kernels are not slowed by heat and have no cast.
+    """
     rows = gemm.uniform(table, gpu) | {"speed": speed(parameters, gpu, str(table.dtype[0]))}
     if not alone:
         rows["heat"] = 0 * rows["heat"]
@@ -61,34 +64,35 @@ def shared(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> tup
 
 
 def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
-    """Return the log speed of a GPU's matrix units, (1, 1): measured, that of a similar GPU, or the mean of all GPUs."""
+    """Return the logarithm of a correction of the rate of a GPU's matrix units, (1, 1). It is measured on this GPU, on a similar
+    one, or the mean over all GPUs."""
     types = _types(gpu, dtype)
-    own = (f"speed.{board.name}.{name}" for board in similar_gpus(gpu) for name in types)
+    measured = (f"speed.{board.name}.{name}" for board in similar_gpus(gpu) for name in types)
     typical = (f"level.{name}" for name in types)
-    found: Floats = next(parameters[name] for name in (*own, *typical, "gemm.level") if name in parameters)
-    return found
+    log_speed: Floats = next(parameters[name] for name in (*measured, *typical, "gemm.level") if name in parameters)
+    return log_speed
 
 
 def similar_gpus(gpu: Gpu) -> Iterator[Gpu]:
-    """Yield a GPU, the GPU named by its `like`, that GPU's `like`, and so on. Raises UnknownNameError for an unknown name."""
-    met: set[str] = set()
-    while gpu.name not in met:
-        met.add(gpu.name)
+    """Yield a GPU, the GPU that its `like` names, that GPU's `like`, and so on. Raise UnknownNameError for an unknown name."""
+    visited: set[str] = set()
+    while gpu.name not in visited:
+        visited.add(gpu.name)
         yield gpu
         gpu = gpus.load(gpu.like) if gpu.like else gpu
 
 
 def _types(gpu: Gpu, dtype: str) -> tuple[str, ...]:
-    """Return the data types whose measurements apply to `dtype`: itself, the type that runs at the same rate, one as wide."""
+    """Return the types whose measurements apply to `dtype`: itself, that as which the GPU runs it, and one at the same rate."""
     runs = gpu.matrix_type(dtype)
-    return (dtype, runs, LIKE) if runs in ALIKE else (dtype, runs)
+    return (dtype, runs, TABLE_TYPE) if runs in SAME_RATE else (dtype, runs)
 
 
-def _own(parameters: Parameters, table: Columns, gpu: Gpu, busy: Floats) -> Floats:
-    """Return the correction of log(seconds) of GEMMs of one kind and data type from a GPU's measured table; zeros without a
-    table.
+def _correction(parameters: Parameters, table: Columns, gpu: Gpu, busy: Floats) -> Floats:
+    """Return the correction of log(seconds) of GEMMs by a GPU's own measured table (kernels,); zeros without a table.
 
-    `busy` is the GEMMs' seconds in a job by the model for all GPUs, which relates other GEMMs and boards to the measured ones.
+    The kernels have one kind and data type. busy: their seconds in a job by the model for all GPUs, which relates other GEMMs and
+    boards to the measured ones.
     """
     dtype = str(table.dtype[0])
     prefix, board = _measured(parameters, gpu, dtype) if table.kind[0] == "linear" else ("", gpu)
@@ -103,7 +107,7 @@ def _own(parameters: Parameters, table: Columns, gpu: Gpu, busy: Floats) -> Floa
 
 
 def standard(table: Columns) -> Columns:
-    """Return GEMMs as tables measure them: forward, with operands that need no cast and an output of 16 bits."""
+    """Return GEMMs as tables measure them: forward, without a cast of inputs, with at least 16 bits per output element."""
     read, output = table.size * table.k * (table.m + table.n), np.maximum(table.size, WIDTH) * table.m * table.n
     return replace(table, op=np.full(len(table), "forward"), bytes=table.batch * (read + output))
 
@@ -115,9 +119,11 @@ def _shipped(name: str) -> Gpu | None:
 
 
 def _measured(parameters: Parameters, gpu: Gpu, dtype: str) -> tuple[str, Gpu]:
-    """Return the prefix of a measured table's names and its board, for this or a similar GPU and a type as wide; else ("",
-    gpu)."""
+    """Return (prefix of the names of a measured table's parameters, GPU on which it was measured).
+
+    The table is of this or a similar GPU and of `dtype` or a type as wide. Return ("", gpu) if there is none.
+    """
     types = [name for name in _types(gpu, dtype) if BYTES[name] == BYTES[dtype]]
     known = ((board, f"own.{board.name}.{name}.") for board in similar_gpus(gpu) for name in types)
-    found = ((prefix, _shipped(board.name) or board) for board, prefix in known if f"{prefix}table" in parameters)
-    return next(found, ("", gpu))
+    tables = ((prefix, _shipped(board.name) or board) for board, prefix in known if f"{prefix}table" in parameters)
+    return next(tables, ("", gpu))

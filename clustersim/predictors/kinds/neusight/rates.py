@@ -21,11 +21,14 @@ LANES = 64
 
 
 class Rate(NamedTuple):
-    """A constant, its relative error (of one GPU forecast from the others; None with one GPU), and its source."""
+    """A published constant."""
 
     value: float
+    """Value, in the unit of its table."""
     error: float | None
+    """Relative error of one GPU's value forecast from those of the others; None if it is from one GPU."""
     source: str
+    """Publication and GPUs."""
 
 
 VIDUR = "microsoft/vidur, data/profiling/compute: A100 and H100, fp16"
@@ -104,12 +107,12 @@ SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200);
 
 
 def base(op: str) -> str:
-    """Return the operation whose constant applies to `op`: the one of the forward pass."""
+    """Return the name of the forward operation of `op`."""
     return op.removesuffix("_backward")
 
 
 def issue(table: Columns, gpu: Gpu) -> Floats:
-    """Return the seconds that each kernel needs to issue its instructions; zero if unknown."""
+    """Return the seconds that each kernel needs to issue its instructions (kernels,); 0 if their number is unknown."""
     narrow = spread(table.op, lambda op: NARROW[op].value if op in NARROW else 0.0) * (table.size <= 2)
     per_byte = spread(table.op, lambda op: PER_BYTE[op].value if op in PER_BYTE else 0.0)
     slots = (spread(table.op, _slots) + narrow) * table.m * table.n + per_byte * table.bytes
@@ -118,14 +121,14 @@ def issue(table: Columns, gpu: Gpu) -> Floats:
 
 
 def _slots(op: str) -> float:
-    """Return the issue slots that an operation takes per element, 0 if unknown."""
-    found = INSTRUCTIONS.get(op, INSTRUCTIONS.get(base(op)))
+    """Return the issue slots that an operation takes per element; 0 if unknown."""
+    rate = INSTRUCTIONS.get(op, INSTRUCTIONS.get(base(op)))
     passes = 2 if op.endswith("norm_backward") else 1  # a second pass over the values
-    return found.value * passes if found else 0.0
+    return rate.value * passes if rate else 0.0
 
 
 def ceiling(table: Columns) -> Floats:
-    """Return the largest share of the bandwidth that each kernel reaches; one if no lower one is published.
+    """Return the largest share of the bandwidth that each kernel reaches (kernels,); 1 if no lower one is published.
 
     Training frameworks' kernels are 16-bit; FP32 kernels of the same name are PyTorch's and their speed is learned.
     """
@@ -134,6 +137,7 @@ def ceiling(table: Columns) -> Floats:
 
 
 def applies(table: Columns) -> Flags:
-    """Return whether the constants apply to each kernel's data type."""
+    """Return a mask of the kernels for whose data type the constants in SHARE hold. Those of fused training kernels hold for at
+    most 16 bits, all others for any type."""
     training = spread(table.op, lambda op: float(base(op) in _FUSED)) > 0
     return ~training | (table.size <= 2)

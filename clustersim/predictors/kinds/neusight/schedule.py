@@ -21,18 +21,20 @@ SPLIT: Annotated[float, Declared(chosen_on="not recorded; attention of 7 GPUs: 8
 
 
 class Design(NamedTuple):
-    """Layout of attention by a library on one architecture."""
+    """How a library lays out attention on one architecture: blocks of queries, steps of keys, and overlap."""
 
     rows: float
-    """Number of queries per block. It is `wide` for head dimensions up to `narrow`."""
+    """Number of queries per block for head dimensions above `narrow`."""
     wide: float
+    """Number of queries per block for head dimensions up to `narrow`."""
     narrow: float
+    """Largest head dimension with blocks of `wide` queries."""
     columns: float
-    """Keys per step."""
+    """Number of keys per step."""
     overlap: float
     """Exponent p of seconds = (products^p + exponentials^p)^(1/p); 1 for no overlap."""
     tail: float
-    """Wait of SMs at the end, in units of the longest block."""
+    """Wait of SMs at the end of a causal kernel, in units of the longest block."""
     fill: float
     """Share of a block's start and end that a second block on the same SM does not hide."""
 
@@ -59,55 +61,65 @@ def design(architecture: str) -> Design:
 
 
 def reverse(plan: Design) -> Design:
-    """Return the layout of the backward pass: blocks of 128 keys, one per SM, the longest blocks of a causal head first."""
+    """Return the layout of the backward pass: blocks of 128 keys, one per SM, the longest blocks of a causal head first. plan:
+    forward."""
     return plan._replace(wide=128, rows=128, tail=0.0, fill=1.0)
 
 
 class Share(NamedTuple):
-    """Work of the busiest SM: pairs of a query and a key, and blocks."""
+    """Work of the busiest SM, with one entry per kernel."""
 
     pairs: Floats
+    """Number of pairs of a query and a key."""
     blocks: Floats
+    """Number of blocks of queries."""
 
 
 def share(table: Columns, plan: Design, sms: int, split: Flags) -> Share:
-    """Return the busiest SM's work for each kernel. `split` marks kernels that may split the keys of a lone block.
+    """Return the work of the busiest of `sms` SMs for each attention kernel.
 
     It is the largest of the mean over SMs and the lower bounds of list scheduling, (k + 1) · p(k·sms + 1) with p(i) the i-th
-    longest block (k + 1 of the k·sms + 1 longest share an SM; Graham 1969). Causal kernels add the tail, up to the work without
-    a mask.
+    longest block (k + 1 of the k·sms + 1 longest share an SM; Graham 1969). Causal kernels add the tail, up to the work without a
+    mask. split: mask of the kernels that may split the keys of a lone block over SMs.
     """
-    full = _share(table, plan, sms, split, np.zeros(len(table), dtype=bool))
-    causal = _share(table, plan, sms, split, table.causal)
+    full = _uniform_share(table, plan, sms, split, np.zeros(len(table), dtype=bool))
+    causal = _uniform_share(table, plan, sms, split, table.causal)
     return Share(np.minimum(full.pairs, causal.pairs), np.minimum(full.blocks, causal.blocks))
 
 
-def _share(table: Columns, plan: Design, sms: int, split: Flags, causal: Flags) -> Share:
-    """Return the busiest SM's work with only causal or only full heads, as the mask `causal` says (see `share`)."""
+def _uniform_share(table: Columns, plan: Design, sms: int, split: Flags, causal: Flags) -> Share:
+    """Return the result of `share` if exactly the kernels in the mask `causal` have causal heads."""
     rows = np.where(table.k <= plan.narrow, plan.wide, plan.rows)
     heads, count = table.batch * table.heads, np.ceil(table.m / rows)
-    whole = np.ceil(table.n / plan.columns) * plan.columns
-    pairs, blocks = heads * _sum(table, rows, count, plan, causal) / sms, heads * count / sms
+    all_columns = np.ceil(table.n / plan.columns) * plan.columns
+    pairs, blocks = heads * _head_pairs(table, rows, count, plan, causal) / sms, heads * count / sms
     for wave in range(WAVES):
         index = count - np.floor(wave * sms / heads)
-        columns = np.where(causal, _columns(table, rows, index, plan), whole)
-        lone = np.where(split, SPLIT, 1.0) * (wave + 1) * rows * columns * (index >= 1)
-        pairs, blocks = np.maximum(pairs, lone), np.maximum(blocks, (wave + 1.0) * (index >= 1))
-    return Share(pairs + np.where(causal, plan.tail * rows * whole, 0.0), blocks)
+        columns = np.where(causal, _visible_keys(table, rows, index, plan), all_columns)
+        longest = np.where(split, SPLIT, 1.0) * (wave + 1) * rows * columns * (index >= 1)
+        pairs, blocks = np.maximum(pairs, longest), np.maximum(blocks, (wave + 1.0) * (index >= 1))
+    return Share(pairs + np.where(causal, plan.tail * rows * all_columns, 0.0), blocks)
 
 
-def _columns(table: Columns, rows: Floats, index: Floats, plan: Design) -> Floats:
-    """Return the keys that block `index` of a causal head sees, in whole steps."""
-    seen = np.clip(np.maximum(table.n - table.m, 0) + index * rows, 1, table.n)
-    result: Floats = np.ceil(seen / plan.columns) * plan.columns
+def _visible_keys(table: Columns, rows: Floats, index: Floats, plan: Design) -> Floats:
+    """Return the number of keys that block `index` (from 1) of a causal head sees, rounded up to whole steps (kernels,).
+
+    rows: queries per block.
+    """
+    keys = np.clip(np.maximum(table.n - table.m, 0) + index * rows, 1, table.n)
+    result: Floats = np.ceil(keys / plan.columns) * plan.columns
     return result
 
 
-def _sum(table: Columns, rows: Floats, count: Floats, plan: Design, causal: Flags) -> Floats:
-    """Return the pairs of one head. In a causal head each block sees `rows` more keys than the previous one, in whole steps."""
-    whole = np.ceil(table.n / plan.columns) * plan.columns
+def _head_pairs(table: Columns, rows: Floats, count: Floats, plan: Design, causal: Flags) -> Floats:
+    """Return the number of pairs of a query and a key in one head (kernels,).
+
+    rows: queries per block. count: number of blocks. In a causal head each block sees `rows` more keys than the previous one, in
+    whole steps.
+    """
+    all_columns = np.ceil(table.n / plan.columns) * plan.columns
     rounding = (plan.columns - np.gcd(rows.astype(int), int(plan.columns))) / 2
-    before = (count - 1) * (np.maximum(table.n - table.m, 0) + rounding + rows * count / 2)
-    seen = np.where(causal, np.minimum(before + whole, whole * count), whole * count)
-    result: Floats = rows * seen
+    without_last = (count - 1) * (np.maximum(table.n - table.m, 0) + rounding + rows * count / 2)
+    keys = np.where(causal, np.minimum(without_last + all_columns, all_columns * count), all_columns * count)
+    result: Floats = rows * keys
     return result

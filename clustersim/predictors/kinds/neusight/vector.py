@@ -1,15 +1,15 @@
-"""Vector kernels: softmax, norms, element-wise kernels and all that is bound by memory.
+"""Vector kernels: softmax, norms, element-wise kernels and all others that are bound by memory.
 
-    dram    = (bytes + again · miss) / (bandwidth · share)
+    dram    = (bytes + reread · miss) / (bandwidth · share)
     miss    = 1 / (1 + (cache / rows)^sharpness)
-    latency = rounds · (cycles + cycles a load · loads) / clock
+    latency = rounds · (cycles + cycles per load · loads) / clock
     issue   = instructions · elements / (lanes · clock)
     seconds = (dram^p + latency^p + issue^p)^(1/p)
 
-`share` is what large element-wise kernels reach, by kind of memory; `again` the bytes that later passes over a row read
-once more, `rows` the bytes of all rows in work at a time, `cache` what keeps them (module blocks); `rounds` the blocks in
-units of those that the GPU holds. Each parameter is shared by all GPUs; a GPU enters by its datasheet alone. No term is
-below bytes / bandwidth, and all fall with bandwidth and clock.
+`share` is the share of the bandwidth that large element-wise kernels reach, by kind of memory. `reread` is the number of bytes
+that later passes over a row read a second time, `rows` the bytes of all rows in progress, `cache` the bytes of caches that keep
+them (module blocks). `rounds` is the number of blocks over the number that the GPU runs at a time. Each parameter is shared by
+all GPUs; of a GPU only the datasheet is used. No time is below bytes / bandwidth, and no term grows with bandwidth or clock.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from clustersim.predictors.kinds.neusight.blocks import BlockLayout
 from clustersim.predictors.mlp import Parameters, product, sigmoid
 
 CLASSES = ("fp32/elementwise", "fp32/softmax", "fp32/layernorm")
+"""Classes of kernels with learned parameters; memory-bound kernels use those of element-wise kernels."""
 PARAMETERS = ("share", "sharpness", "cycles", "power")
+"""Names of the learned parameters of a class."""
 MEMORIES = ("gddr", "pascal", "hbm", "blackwell", "cdna")
+"""Kinds of memory, in the order of `share`."""
 SHARES: Annotated[
     tuple[float, float, float, float, float], Declared(chosen_on="stas00/ml-engineering; NeuSight", scope="part")
 ] = (0.76, 0.755, 0.91, 0.75, 0.83)
@@ -47,12 +50,16 @@ tensors once. Norms: the input once; backward, two tensors once."""
 
 
 def knows(table: Columns) -> bool:
-    """Return whether this module forecasts kernels of `table`, all of one class: vector kernels."""
+    """Return whether the kernels of `table`, which are of one class, are vector kernels; False for an empty table."""
     return len(table) > 0 and not bool(table.matrix[0])
 
 
 def memory(gpu: Gpu) -> str:
-    """Return the kind of memory: GDDR for boards below `GDDR`, Turing and Ada, HBM for all others."""
+    """Return a GPU's kind of memory, one of MEMORIES.
+
+    AMD, Pascal and Blackwell have kinds of their own. On other boards it is `gddr` below `GDDR` and on Turing and Ada, else
+    `hbm`.
+    """
     if gpu.vendor == "amd":
         return "cdna"
     if gpu.architecture == "pascal" or gpu.architecture.startswith("blackwell"):
@@ -63,16 +70,17 @@ def memory(gpu: Gpu) -> str:
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     """Return the arguments of `log_seconds` for kernels of one kind, one row per kernel.
 
-    {dram, again, issue: s at datasheet rates; room: log(cache / rows); waits: s per cycle, (kernel, wait); memory: (kernel, kind
-    of memory) 0 or 1; ceiling: largest share of the bandwidth}.
+    `dram`, `reread`: seconds of bytes at the bandwidth. `issue`: seconds of instructions. `room`: log(cache / rows). `waits`:
+    seconds per learned cycle, (kernel, wait). `memory`: 1 for the GPU's kind of memory, else 0, (kernel, kind of memory).
+    `ceiling`: largest share of the bandwidth.
     """
     kind = str(table.kind[0]) if len(table) else "elementwise"
     layout = _layout(kind, table, gpu)
-    again = _again(kind, table)
+    reread = _reread_bytes(kind, table)
     kept = np.maximum(blocks.KEPT * gpu.l2, blocks.LOCAL * blocks.local(gpu) if kind == "softmax" else 0.0)
     return {
         "dram": table.bytes / gpu.memory_bandwidth,
-        "again": again / gpu.memory_bandwidth,
+        "reread": reread / gpu.memory_bandwidth,
         "issue": rates.issue(table, gpu),
         "room": np.log(kept / layout.rows),
         "waits": _waits(kind, table, layout) / gpu.clock,
@@ -82,7 +90,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 
 def _layout(kind: str, table: Columns, gpu: Gpu) -> BlockLayout:
-    """Return the blocks of kernels of one kind; without rounds for kinds other than softmax and norms."""
+    """Return the layout of kernels of one kind; kinds other than softmax and norms have 0 rounds."""
     if kind == "softmax":
         return blocks.softmax(table, gpu)
     if kind == "layernorm":
@@ -91,23 +99,27 @@ def _layout(kind: str, table: Columns, gpu: Gpu) -> BlockLayout:
     return BlockLayout(none, none, none + 1.0)
 
 
-def _again(kind: str, table: Columns) -> Floats:
-    """Return the bytes that each kernel reads a second time because its rows do not stay in registers."""
+def _reread_bytes(kind: str, table: Columns) -> Floats:
+    """Return the bytes that each kernel of one kind reads a second time because its rows do not stay in registers (kernels,)."""
     values = table.m * table.n * table.size
     kept = (kind == "layernorm") & (table.size <= 2) & (rates.ceiling(table) < 1)  # rows stay in registers
-    back = np.char.endswith(table.op, "backward") if len(table) else np.zeros(0, dtype=np.bool_)
-    passes = np.where(back, PASSES.get(f"{kind}_backward", 0.0), PASSES.get(kind, 0.0))
+    backward = np.char.endswith(table.op, "backward") if len(table) else np.zeros(0, dtype=np.bool_)
+    passes = np.where(backward, PASSES.get(f"{kind}_backward", 0.0), PASSES.get(kind, 0.0))
     result: Floats = passes * values * (blocks.long(table) & ~_fused(table) if kind == "softmax" else ~kept)
     return result
 
 
 def _fused(table: Columns) -> Flags:
-    """Return a mask of the softmax kernels that are Megatron's, whose rows stay in registers at any length."""
+    """Return a mask of Megatron's softmax kernels, whose rows stay in registers at any length."""
     return spread(table.op, lambda op: float(op.startswith("fused"))) > 0
 
 
 def _waits(kind: str, table: Columns, layout: BlockLayout) -> Floats:
-    """Return the number of waits of each sort per kernel, (kernel, wait): rounds and loads in sequence; none for other kinds."""
+    """Return the number of waits of each sort for each kernel of one kind, (kernel, wait).
+
+    Norms have one sort, rounds · loads. Softmax has rounds and rounds · loads, for long and for short rows. Other kinds have
+    none.
+    """
     rounds, steps = layout.rounds * ~_fused(table), layout.steps
     if kind == "layernorm":
         return np.stack([rounds * steps], axis=1)
@@ -118,10 +130,10 @@ def _waits(kind: str, table: Columns, layout: BlockLayout) -> Floats:
 
 
 def log_seconds(parameters: Parameters, rows: Parameters) -> Any:
-    """Return log(seconds) of each kernel by each set of parameters, (set, kernel), launch excluded."""
+    """Return log(seconds) of each kernel by each set of parameters, (set, kernel), launch excluded. rows: result of `terms`."""
     share = np.minimum(product(np, sigmoid(np, parameters["share"]), rows["memory"].T), rows["ceiling"])
     miss = sigmoid(np, -rows["room"] * np.exp(parameters["sharpness"]))
-    dram = (rows["dram"] + rows["again"] * miss) / share
+    dram = (rows["dram"] + rows["reread"] * miss) / share
     wait = product(np, np.exp(parameters["cycles"]), rows["waits"].T)
     p = 1 + np.exp(parameters["power"])
     other = (wait / dram) ** p + (rows["issue"] / dram) ** p
@@ -129,7 +141,7 @@ def log_seconds(parameters: Parameters, rows: Parameters) -> Any:
 
 
 def predict(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
-    """Return the seconds of kernels of vector kinds, launch excluded."""
+    """Return the seconds of kernels of vector kinds without launch (kernels,), by the first set of parameters."""
     result, first = np.empty(len(table)), {name: value[:1] for name, value in parameters.items()}
     for kind in dict.fromkeys(table.kind.tolist()):
         chosen = table.kind == kind

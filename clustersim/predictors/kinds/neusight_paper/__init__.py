@@ -13,5 +13,5 @@ from clustersim.predictors.kinds.neusight_paper.weights import opened
 
 
 def load(weights: Path | None = None) -> Paper:
-    """Return the predictor with the weights of a file or installed ones. Raises DataError if they are missing or damaged."""
+    """Return the predictor with the weights of a file; None: installed ones. Raise DataError if they are missing or damaged."""
     return Paper(opened(weights))

@@ -13,13 +13,18 @@ MIB = 2.0**20
 
 
 class Board(NamedTuple):
-    """SMs, FP32 peak (GFLOP/s), memory (whole GiB), bandwidth (GB/s) and L2 (MiB)."""
+    """Figures of a GPU in the units of the published device files."""
 
     sms: float
+    """Number of SMs."""
     peak: float
+    """FP32 peak in GFLOP/s."""
     memory: float
+    """Memory in whole GiB."""
     bandwidth: float
+    """Memory bandwidth in GB/s."""
     l2: float
+    """L2 cache in MiB."""
 
 
 PUBLISHED: Mapping[str, Mapping[str, tuple[float, float]]] = {
@@ -36,10 +41,10 @@ The network learned with 40 SMs for P4, and the published errors depend on these
 def board(gpu: Gpu, matrix: bool) -> Board:
     """Return the figures of `gpu`, with the FP32 peak of GEMMs if `matrix`, else that of element-wise kernels.
 
-    Published figures replace datasheet values only; the values of a user's own GPU are kept.
+    A published figure replaces the datasheet's value; a value that the user changed is kept.
     """
     peak = gpu.matrix_peak("fp32") if matrix else gpu.vector_peak("fp32")
-    own = Board(gpu.sms, peak / 1e9, math.ceil(gpu.memory / GIB), gpu.memory_bandwidth / 1e9, gpu.l2 / MIB)
-    theirs = PUBLISHED.get(gpu.name, {})
-    same = {name: new for name, (old, new) in theirs.items() if math.isclose(getattr(own, name), old, rel_tol=1e-9)}
-    return own._replace(**same)
+    figures = Board(gpu.sms, peak / 1e9, math.ceil(gpu.memory / GIB), gpu.memory_bandwidth / 1e9, gpu.l2 / MIB)
+    listed = PUBLISHED.get(gpu.name, {}).items()
+    replaced = {name: new for name, (old, new) in listed if math.isclose(getattr(figures, name), old, rel_tol=1e-9)}
+    return figures._replace(**replaced)

@@ -23,6 +23,7 @@ from clustersim.predictors.kinds.neusight_paper.wave import seconds
 from clustersim.predictors.weights_file import Weights
 
 NAME = "neusight-paper"
+"""Name of the predictor in YAML."""
 CLASSES = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 """Classes with learned weights; memory-bound kernels take bytes / bandwidth."""
 PRODUCTS = ("fp32/linear", "fp32/bmm")
@@ -34,16 +35,18 @@ class Paper(Predictor):
     """NeuSight as published, with weights."""
 
     weights: Weights
+    """Networks and profiled tiles of each class."""
 
     @property
     def name(self) -> str:
-        """Name in YAML."""
+        """Name of the predictor in YAML."""
         return NAME
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel on `gpu`. `alone` has no effect, and no roofline bounds them, as published.
+        """Return the seconds of each kernel on `gpu` (kernels,). `alone` has no effect, and no roofline bounds them, as
+        published.
 
-        Raises InputError for kernels that the published predictor does not support.
+        Raise InputError for kernels that the published predictor does not support.
         """
         table = columns(kernels)
         _check(table)
@@ -54,7 +57,7 @@ class Paper(Predictor):
         return result
 
     def _kind(self, kind: str, table: Columns, gpu: Gpu) -> Floats:
-        """Return the seconds of kernels of one kind, by their tiles and the network, or by their bytes."""
+        """Return the seconds of kernels of one kind (kernels,): by tiles and network or, for memory-bound kernels, by bytes."""
         if kind == MEMORY:
             result: Floats = table.bytes / (gpu.memory_bandwidth / 1e9 * GIB)
             return result
@@ -70,11 +73,11 @@ class Paper(Predictor):
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
-        """Return {class of kernels: GPUs in its training data}."""
+        """Return {class of kernels: names of the GPUs in its training data}."""
         return {name: facts["gpus"] for name, facts in self.weights.meta["learned"].items()}
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
-        """Return the measured error of a class on `gpu`, else the mean over GPUs left out of training."""
+        """Return the measured error of a data type and kind on `gpu`, else the mean over GPUs left out of training."""
         subject = f"{dtype} {kind}"
         if kind == MEMORY:
             return Scope(subject, "bytes at the bandwidth, GB read as GiB", None, 0, gpu.name)
@@ -100,7 +103,7 @@ def _check(table: Columns) -> None:
 
 
 def known(table: Columns) -> Flags:
-    """Return a mask of the kernels for which the published predictor has a class or a fallback."""
+    """Return a mask of the kernels that the published predictor supports."""
     learned = [name.partition("/")[2] for name in CLASSES]
     result: Flags = (table.kind == MEMORY) | (np.isin(table.kind, learned) & (table.dtype == "fp32"))
     return result

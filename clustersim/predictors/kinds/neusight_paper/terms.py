@@ -27,24 +27,31 @@ ELEMENTS = 512.0
 
 
 class Terms(NamedTuple):
-    """Terms of the equation. `full`: seconds of whole waves at the roofline; `waves`; `inputs` of the network (kernel, 4)."""
+    """Terms of the published equation for kernels on a GPU."""
 
     full: Floats
+    """Seconds of whole waves at the roofline (kernels,)."""
     waves: Floats
+    """Number of waves (kernels,)."""
     inputs: Floats
+    """Inputs of the network (kernels, 4)."""
 
 
 class TiledKernel(NamedTuple):
-    """Kernels as tiles: FLOP and bytes of a tile, number of tiles, and intensity of the kernel (FLOP/byte)."""
+    """Kernels cut into tiles, with one entry per kernel."""
 
     flop: Floats
+    """FLOP of one tile."""
     bytes: Floats
+    """Bytes of one tile."""
     tiles: Floats
+    """Number of tiles."""
     intensity: Floats
+    """FLOP of all padded tiles per unpadded byte of the kernel."""
 
 
 def product(table: Columns, sides: Floats) -> TiledKernel:
-    """Return GEMMs cut into tiles of `sides` (kernel; rows, columns)."""
+    """Return GEMMs cut into tiles. sides: rows and columns of each kernel's tile (kernels, 2)."""
     rows, columns = sides.T
     m, n, k = table.m, table.n, table.k
     down, across = np.ceil(m / rows), np.ceil(n / columns)
@@ -58,7 +65,7 @@ def product(table: Columns, sides: Floats) -> TiledKernel:
 
 
 def vector(table: Columns) -> TiledKernel:
-    """Return vector kernels cut into rows, or into 512 elements of a row."""
+    """Return vector kernels cut into rows or, if element-wise, into 512 elements of a row."""
     operations = spread(table.kind, OPERATIONS.__getitem__)
     length = np.where(table.kind == "elementwise", ELEMENTS, table.n)
     traffic, across = table.bytes / (table.m * table.n), np.ceil(table.n / length)
@@ -68,7 +75,7 @@ def vector(table: Columns) -> TiledKernel:
 
 
 def terms(cut: TiledKernel, board: Board) -> Terms:
-    """Return the terms of the equation for kernels `cut` into tiles on a GPU."""
+    """Return the terms of the equation on a GPU. cut: kernels cut into tiles. board: the GPU's figures."""
     sms, waves = board.sms, np.ceil(cut.tiles / board.sms)
     roofline = np.minimum(board.peak * 1e9, cut.intensity * board.bandwidth * GIB)
     megabytes = cut.bytes / MIB

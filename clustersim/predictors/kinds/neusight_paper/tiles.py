@@ -33,10 +33,11 @@ class Tiles(NamedTuple):
 
 
 NAMES = tuple(f"tiles.{name}" for name in Tiles._fields)
+"""Names of the fields of `Tiles` as parameters of a class."""
 
 
 def pack(tiles: Tiles) -> dict[str, Floats]:
-    """Return the columns of profiled GEMMs as parameters of a class, by name."""
+    """Return {name of a parameter: column} of profiled GEMMs, to be stored in the weights of a class."""
     return dict(zip(NAMES, tiles, strict=True))
 
 
@@ -46,29 +47,33 @@ def unpack(parameters: Mapping[str, Floats]) -> Tiles:
 
 
 def shapes(table: Columns) -> Floats:
-    """Return the features by which GEMMs are compared, an array (kernel; batch, m, n, k)."""
+    """Return batch, m, n and k of GEMMs, by which they are compared (kernels, 4)."""
     return np.stack([table.batch, table.m, table.n, table.k], axis=1)
 
 
-def nearest(tiles: Tiles, wanted: Floats, board: Board) -> Floats:
-    """Return the tile sides (kernel; rows, columns) of the profiled GEMMs nearest to the shapes `wanted` on `board`."""
+def nearest(tiles: Tiles, targets: Floats, board: Board) -> Floats:
+    """Return the rows and columns of the tile of the profiled GEMM nearest to each kernel on `board` (kernels, 2).
+
+    targets: shapes of the kernels, from `shapes`.
+    """
     gaps = ((tiles.boards - np.array(board)) ** 2).sum(axis=1)
-    best, chosen = np.full(len(wanted), np.inf), np.zeros((len(wanted), 2))
+    best, chosen = np.full(len(targets), np.inf), np.zeros((len(targets), 2))
     for index in np.argsort(gaps, kind="stable"):
         rows = np.flatnonzero(tiles.owner == index)
         farther = np.flatnonzero(best > gaps[index]) if len(rows) else rows
         for start in range(0, len(farther), BLOCK):
-            part = farther[start : start + BLOCK]
-            squared = _squared(wanted[part], tiles.shapes[rows])
-            found = squared.argmin(axis=1)
-            distance = squared[np.arange(len(part)), found] + gaps[index]
-            closer = distance < best[part]
-            best[part[closer]] = distance[closer]
-            chosen[part[closer]] = tiles.sides[rows[found[closer]]]
+            chunk = farther[start : start + BLOCK]
+            squared = _squared(targets[chunk], tiles.shapes[rows])
+            closest = squared.argmin(axis=1)
+            distance = squared[np.arange(len(chunk)), closest] + gaps[index]
+            closer = distance < best[chunk]
+            best[chunk[closer]] = distance[closer]
+            chosen[chunk[closer]] = tiles.sides[rows[closest[closer]]]
     return chosen
 
 
-def _squared(some: Floats, others: Floats) -> Floats:
-    """Return the squared distances, (some, others). They are exact, because shapes are whole numbers below 2^26."""
-    result: Floats = (some**2).sum(axis=1)[:, None] - 2 * some @ others.T + (others**2).sum(axis=1)
+def _squared(first: Floats, second: Floats) -> Floats:
+    """Return the squared distances between two sets of shapes, (first, second). They are exact, because shapes are whole numbers
+    below 2^26."""
+    result: Floats = (first**2).sum(axis=1)[:, None] - 2 * first @ second.T + (second**2).sum(axis=1)
     return result

@@ -16,14 +16,16 @@ from clustersim.predictors.mlp import Parameters, forward, sigmoid
 
 INPUTS, LAYERS, WIDTH, OUTPUTS = 4, 8, 512, 3
 WIDTHS = (INPUTS, *[WIDTH] * (LAYERS - 1), OUTPUTS)
+"""Number of values at the input, between the layers and at the output of the network."""
 
 
 def utilization(xp: Any, outputs: Any, waves: Any) -> Any:
-    """Return the share of the roofline that kernels reach, from the outputs (kernel, 3) of the network."""
+    """Return the share of the roofline that each kernel reaches. outputs: those of the network (kernels, 3)."""
     return sigmoid(xp, outputs[..., 2]) - sigmoid(xp, outputs[..., 0]) / waves
 
 
 def seconds(parameters: Parameters, terms: Terms) -> Floats:
-    """Return the forecast seconds; zero where the utilization is not positive, as published."""
+    """Return the forecast seconds (kernels,), by the first member of `parameters`; 0 where the utilization is not positive, as
+    published."""
     share = utilization(np, forward(np, parameters, terms.inputs)[0], terms.waves)
     return np.where(share > 0, terms.full / np.where(share > 0, share, 1.0), 0.0)
