@@ -136,9 +136,9 @@ def _weight_gradients(op: Operator) -> Iterator[Kernel]:
 def gradients(job: Job, stage: Stage) -> tuple[float, float]:
     """Return (bytes kept all the time, bytes kept only from first to last backward pass of a step) of a stage's gradients.
 
-    They are (all, 0) with zero: 0 or 1. With zero: 2, the rank's share and the rest (Rajbhandari et al. 2020, section 5.2). With
-    zero: 3, the rank's shard, and all gradients if they are summed before the reduction. Gradients that move to the host take two
-    buckets, one being filled and one being copied, unless they are summed first.
+    They are (all, 0) with zero: 0 or 1. With zero: 2, the rank's share, and the rest if microbatches are summed before reduction
+    (Rajbhandari et al. 2020, section 5.2), else two buckets, one being filled and one reduced or moved to the host (DeepSpeed,
+    stage_1_and_2.py: clear_grad_attribute). With zero: 3, the rank's shard, and all gradients if they are summed first.
     """
     width = BYTES[job.training.gradients]
     all_bytes = stage.parameters * width
@@ -149,7 +149,7 @@ def gradients(job: Job, stage: Stage) -> tuple[float, float]:
         return all_bytes, 0.0
     share = math.fsum(stage.held(kind) * width / job.shards(kind) for kind in (False, True))
     once = job.parallelism.reduce_every_microbatch or job.microbatches == 1
-    return stays * share, min(2 * bucket(job) * width, all_bytes) if once and not stays else all_bytes - stays * share
+    return stays * share, min(2 * bucket(job) * width if once else all_bytes, all_bytes - stays * share)
 
 
 def _state(job: Job, parameters: float, expert: bool) -> float:

@@ -424,8 +424,6 @@ class _Draft:
             if found.pp > 1 and often:
                 what = f"zero_stage 2 with pp {found.pp}: gradients reduced between passes are not modelled"
                 raise Refusal("ZeRO-2", what)
-            said = "zero_stage 2: a stage's gradients stay until all are reduced, memory is an upper bound"
-            self.assumed.append(said)
             split["reduce_every_microbatch"] = often
         if zero == 3:
             self.sharded()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from clustersim.engine.memory import memory_by_rank, moments, of_lanes, peaks
 from clustersim.model.transformer import block
+from clustersim.parallel import memory as bytes_held
 from clustersim.parallel.load import load
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.optimizer import state_bytes, update
@@ -142,6 +143,25 @@ def test_mixed_precision_update_moves_46_bytes_a_parameter_and_clears_the_gradie
     one = job()
     traffic = {k.op: k.bytes / 1000 for k in update(one, 1000)}
     assert traffic == {"gradient_norm": 4, "gradient_scale": 8, "adam": 28, "weights_from_fp32": 6, "zero_gradients": 4}
+
+
+def test_zero_2_frees_the_gradients_of_other_ranks_once_their_bucket_is_reduced():
+    """DeepSpeed, stage_1_and_2.py, clear_grad_attribute: two buckets beside the rank's share."""
+    split = {
+        "parallelism__dp": 8,
+        "parallelism__tp": 1,
+        "parallelism__pp": 1,
+        "parallelism__zero": 2,
+        "parallelism__bucket": 1_000_000,
+    }
+    under = {"parallelism__overlap": {"grad_reduce": True}, "training__gradients": "bf16"}
+    often = job("gpt2_large", **split, **under, parallelism__reduce_every_microbatch=True)
+    summed = job("gpt2_large", **split, **under)
+    [stage] = stages(often)
+    assert bytes_held.gradients(often, stage) == pytest.approx((stage.parameters * 2 / 8, 2 * 1e6 * 2))
+    assert bytes_held.gradients(summed, stage) == pytest.approx(
+        (stage.parameters * 2 / 8, stage.parameters * 2 * 7 / 8)
+    )
 
 
 def test_zero_2_holds_the_gradients_of_the_stages_that_are_not_reduced_yet():
