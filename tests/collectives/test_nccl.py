@@ -270,6 +270,28 @@ def test_a_chain_waits_for_every_hop_in_turn(op):
     assert times[128] == pytest.approx(times[2] + 126 * a_node)
 
 
+def test_the_first_chunk_of_a_broadcast_waits_for_a_whole_slot_at_every_nic():
+    """InternEvo broadcasts 291 tensors of 7.3B weights. Steps on 128 nodes take 3.18 s longer than on one, 1.6 s with half the
+    bytes (InternLM/InternEvo c628a8c, doc/en/train_performance.md): 5 to 11 ms each, of which the bytes alone take one."""
+    node = "{extends: hgx-a100, nics: {count: 2, rate: 200Gb/s, transport: roce}}"
+    size, network = 14.6e9 / 291, 50e9
+    times = {
+        nodes: choose("broadcast", size, of(topology), topology.node)
+        for nodes in (2, 16, 128)
+        if (topology := cluster(node, nodes))
+    }
+    fills = {nodes: one.latency_s for nodes, one in times.items()}
+    assert times[128].protocol == "LL128"
+    assert 5e-3 < times[128].time_s < 11e-3
+    assert (fills[128] - fills[16]) / 112 > 576_000 / network + 7 * 3.1e-6  # a slot at the NIC, seven hops inside
+    small = {
+        nodes: choose("broadcast", 8, of(topology), topology.node)
+        for nodes in (2, 128)
+        if (topology := cluster(node, nodes))
+    }
+    assert small[128].latency_s < fills[128] / 2  # nothing to wait for
+
+
 def test_the_tuner_counts_all_hops_of_a_chain_only_where_channels_differ():
     """tuning.cc: `sameChannels` holds on one node and with one NIC, not where every channel has a NIC of its own."""
     node = cluster(nodes=4)

@@ -119,29 +119,26 @@ def measured_timing(
     op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, protocol: str, size: float
 ) -> tuple[float, float]:
     """Return (latency in seconds, bytes/s) of a collective of `size` bytes by an algorithm and a protocol (LL, LL128, Simple)."""
-    delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol))
-    fill = measured_constants(node).fill
+    delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol), size if op in ROOTED else 0.0)
+    known = measured_constants(node)
     if algorithm == "nvls":
-        delay += fill * _nvls_bytes_in_flight(size, shape, node) / rate
+        delay += known.fill * min(size, known.bytes_in_flight * nvls(shape, node).channels / 8) / rate
     if algorithm == "tree":
         rate *= tree_correction(PROTOCOLS.index(protocol), size)
     if algorithm == "nvls_tree":
         loop = tree_bytes_in_flight(size, shape, node)
-        delay += (fill + shape.nodes.bit_length() - 1) * loop / rate + late_loops(size / loop, shape, node)
+        delay += (known.fill + shape.nodes.bit_length() - 1) * loop / rate + late_loops(size / loop, shape, node)
     return delay, rate
 
 
-def _nvls_bytes_in_flight(size: float, shape: CommunicatorShape, node: NodeFacts) -> float:
-    """Return the bytes in flight of an NVLS collective of `size` bytes on one node."""
-    return min(size, measured_constants(node).bytes_in_flight * nvls(shape, node).channels / 8)
-
-
 @lru_cache(maxsize=4096)
-def _kernel(op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
-    """Return (seconds of latency, bytes/s) of a collective's kernel with an algorithm and protocol number."""
+def _kernel(
+    op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, p: int, rooted: float
+) -> tuple[float, float]:
+    """Return (seconds of latency, bytes/s) of a kernel by an algorithm and protocol number. rooted: bytes of a chain, else 0."""
     constants = measured_constants(node)
     case = TuningCase(op, shape, node, measured(constants), max(0.0, node.net_latency - LEAF_LATENCY))
-    delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
+    delay = chain(case, p, rooted) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
     delay *= node.nccl.slowdown
     delay, rate = delay + detour(case, algorithm) + late_chunks(case, algorithm, p), bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:

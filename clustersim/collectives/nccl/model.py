@@ -6,18 +6,23 @@ Formulas are those of ncclTopoTuneModel in NVIDIA/nccl, src/graph/tuning.cc (src
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from clustersim.collectives.nccl.constants import GB, US, Constants, architecture
+from clustersim.collectives.nccl.constants import GB, US, Constants, PerProtocol, architecture
 from clustersim.collectives.nccl.graphs import HEADS, ChannelGraph, nvls, ring, tree
 from clustersim.collectives.nccl.shape import CommunicatorShape
 from clustersim.collectives.switched import JOINED
+from clustersim.config.evidence import Declared
 from clustersim.topology.model import NodeFacts
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 HALVES = ("all_gather", "reduce_scatter")
 ROOTED = ("broadcast", "reduce")
 SIMPLE_ONLY = "has Simple only"
+SLOT: Annotated[PerProtocol, Declared("bytes")] = (32_768, 576_000, 524_288)
+"""Bytes of data in a slot by LL, LL128 and Simple, which holds one chunk of a broadcast or reduce: an eighth of a channel's
+buffer (NVIDIA/nccl, src/include/device.h: NCCL_STEPS; src/init.cc: DEFAULT_BUFFSIZE, DEFAULT_LL128_BUFFSIZE, DEFAULT_LL_BUFFSIZE;
+src/include/collectives.h: BROADCAST_CHUNKSTEPS 1), of which 1/2, 120/128 and all are data."""
 
 
 class TuningCase(NamedTuple):
@@ -192,17 +197,20 @@ def _rooted(case: TuningCase, protocol: int, inside: float) -> float:
         return inside
     # tuning.cc takes a tree's hop for Simple, which contains the latency of a chunk.
     hop = case.constants.net["tree" if protocol == 2 else "ring"][protocol] * US
-    equal = case.shape.nics < 2
-    return (case.constants.net["ring"][protocol] * US) if equal else case.steps * hop
+    return case.constants.net["ring"][protocol] * US if case.shape.nics < 2 else case.steps * hop
 
 
-def chain(case: TuningCase, protocol: int) -> float:
-    """Return the seconds that a byte of a broadcast or reduce takes from the first rank of its chain to the last.
+def chain(case: TuningCase, protocol: int, size: float) -> float:
+    """Return the seconds that the first chunk of a broadcast or reduce of `size` bytes takes through the chain of its ranks.
 
-    Unlike the tuner, this counts every hop: nodes - 1 of them between nodes, the rest inside.
+    Unlike the tuner, this counts every hop: nodes - 1 of them between nodes, where a proxy sends a slot once all of it is there
+    (src/transport/net.cc), the rest inside, where Simple waits for slots too, and LL and LL128 pass on lines (prims_ll128.h).
     """
-    nodes, ranks = case.shape.nodes, case.shape.ranks
+    nodes, ranks, channels = case.shape.nodes, case.shape.ranks, ring(case.shape, case.node)
     inside, between = _inside(case, "ring")[protocol] * US, _between(case, "ring", protocol)
+    chunk = min(SLOT[protocol], size / channels.channels)
+    inside += chunk / channels.intra if protocol == 2 else 0.0
+    between += chunk * channels.channels / bandwidth(case, "ring", protocol)
     return case.constants.base["ring"][protocol] * US + (ranks - nodes) * inside + (nodes - 1) * between
 
 
@@ -234,7 +242,7 @@ def unavailable(case: TuningCase, algorithm: str, protocol: int) -> str | None:
         "collnet_chain": _no_collnet(case) or (None if case.op == "all_reduce" else f"does no {case.op}"),
         "pat": _no_pat(case),
     }
-    return reasons[algorithm] or (_no_ll128(case) if protocol == 1 else None)
+    return reasons[algorithm] or ("needs NVLink" if protocol == 1 and case.node.scale_up == "none" else None)
 
 
 def _no_nvls(case: TuningCase) -> str | None:
@@ -266,8 +274,3 @@ def _no_pat(case: TuningCase) -> str | None:
     if case.op not in HALVES:
         return f"does no {case.op}"
     return "is for one GPU a node" if case.shape.per_node > 1 or case.shape.nodes == 1 else None
-
-
-def _no_ll128(case: TuningCase) -> str | None:
-    """Return the reason why the protocol LL128 is not available, or None if it is."""
-    return "needs NVLink" if case.node.scale_up == "none" else None
