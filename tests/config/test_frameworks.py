@@ -38,6 +38,7 @@ TRAINING = {"global_batch": 8, "seq": 32}
         ("IBM fms-fsdp (PyTorch FSDP)", 2024, "fms-fsdp"),
         ("NeMo AutoModel (FSDP2)", 2025, "nemo-automodel"),
         ("Primus torchtitan", 2026, "primus-torchtitan"),
+        ("PyTorch (NVIDIA DeepLearningExamples BERT, apex DDP, NGC 20.03)", 2020, "deeplearningexamples"),
     ],
 )
 def test_a_framework_is_found_by_the_words_people_write(words, year, name):
