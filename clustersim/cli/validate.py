@@ -73,13 +73,13 @@ def validate(
 
 
 def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
-    """Write the table of intervals from strangers' outcomes, the last of `several`; return all with those intervals."""
+    """Write the table of intervals from outcomes in sample, left out and as strangers'; return all with those intervals."""
     from clustersim.report.store import write_json
     from clustersim.validate.calibrate import held, table
     from clustersim.validate.statistics import judged
 
     outcomes, unseen, strangers = several
-    found = table(judged(judged(outcomes, unseen), strangers))
+    found = table(judged(judged(outcomes, unseen), strangers), judged(outcomes, unseen))
     try:
         write_json(path, {"command": f"clustersim validate {title} --calibrate {path.name}", **found})
     except OSError as error:

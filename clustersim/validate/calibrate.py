@@ -24,10 +24,12 @@ PUBLISHERS = 5
 """Smallest number of publishers of a table: four for a bound, and one to be evaluated by it."""
 
 
-def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def table(outcomes: Sequence[Outcome], left_out: Sequence[Outcome]) -> dict[str, Any]:
     """Return the calibrated table of outcomes: the bound, those with each publisher left out, and their basis.
 
-    outcomes: forecast as a stranger's. Raises InputError for fewer than five publishers.
+    outcomes: forecast as a stranger's. left_out: the same runs without their publisher's constants alone. Their errors are the
+    levels, as forecasts for other publishers know the frameworks and networks of these. Raises InputError for fewer than five
+    publishers.
     """
     rows = [one for one in outcomes if one["status"] == "ok" and one["measured_s"]]
     names = sorted({one["publisher"] for one in rows})
@@ -35,7 +37,7 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         raise InputError(
             f"--calibrate: {len(names)} publishers whose runs can be compared; {PUBLISHERS} are needed, add files of others"
         )
-    known, levels = seen(rows), levels_of(rows)
+    known, levels = seen(rows), levels_of([one for one in left_out if one["status"] == "ok" and one["measured_s"]])
     scores = [score(one, known, levels) for one in rows]
     own = [one["publisher"] for one in rows]
     pairs = list(zip(scores, own, strict=True))

@@ -603,23 +603,31 @@ def test_the_bound_of_an_interval_holds_what_it_promises_of_publishers_however_m
 
 def test_a_table_of_intervals_judges_each_publisher_by_the_others():
     rows = [one for i in range(5) for one in spread(f"S{i}", 11, 0.01 * (i + 1))]
-    table = calibrate.table(rows)
+    table = calibrate.table(rows, rows)
     assert {name: one["runs"] for name, one in table["seen"].items()} == {f"S{i}": 11 for i in range(5)}
     assert table["without"]["S4"] == pytest.approx(0.024, abs=1e-4)
     assert table["without"]["S0"] == pytest.approx(0.03, abs=1e-4)
     assert table["groups"]["machine"] == {"hopper 16-bit": (55, 45)}  # of S3 all but four, of S4 five
     assert table["inside_when_left_out"] == pytest.approx(45 / 55, abs=1e-3)
     with pytest.raises(InputError, match="4 publishers whose runs can be compared; 5 are needed"):
-        calibrate.table(rows[:44])
+        calibrate.table(rows[:44], rows[:44])
+
+
+def test_levels_are_errors_of_publishers_whose_frameworks_and_networks_are_known():
+    """A stranger's forecast knows what others run on, but not its own: their levels are those left out of constants alone."""
+    strangers = [one for i in range(5) for one in spread(f"S{i}", 11, 0.05, simulated_s=0.8)]
+    known = [one | {"simulated_s": 1.0} for one in strangers]
+    levels = [each for one in calibrate.table(strangers, known)["levels"].values() for each in one["trainers"]]
+    assert [level for _, _, level, _ in levels] == pytest.approx([0.0] * 5, abs=1e-4)
 
 
 def test_no_group_is_left_out_because_its_runs_fail():
     rows = [one for i in range(5) for one in spread(f"S{i}", 11, 0.05)]
     far = [outcome("S0", 2.0, 1.0, architecture="volta") for _ in range(6)]
-    table = calibrate.table(rows + far)
+    table = calibrate.table(rows + far, rows + far)
     assert table["groups"]["machine"]["volta 16-bit"] == (6, 0)
     assert table["rows"] == 61
-    assert table["without"]["S1"] > calibrate.table(rows)["without"]["S1"]
+    assert table["without"]["S1"] > calibrate.table(rows, rows)["without"]["S1"]
 
 
 KNOWN = Kind("hopper", "bf16", 64, 0.02, framework="NeMo")
