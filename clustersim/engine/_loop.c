@@ -1,5 +1,13 @@
-/* The event loop in C: `loop.py` function by function, which explains it. A change of one is a change of both; the tests hold
- * them to each other. It uses Python's stable ABI, so that one build serves every Python from 3.11 on.
+/* The event loop in C. It uses Python's stable ABI, so that one build serves every Python from 3.11 on.
+ *
+ * Ranks and streams are executed as in `loop.py`, function by function, which explains that: a change of one is a change of both.
+ * What holds links, or takes SMs or memory bandwidth from computation, is here alone; `loop.py` hands it to SimPy's fabric
+ * (`fabric.py`, `slowing.py`), which gives the same times event by event. The tests hold all three to each other.
+ *
+ * A task that holds links sleeps until it would end alone. When another task begins with which it could overfill a link, both
+ * wake: each is found in the half segment that it has reached (the computation before a flow, or the flow) and continues event by
+ * event, its bytes at max-min fair rates, until its links fit again. In the queue, at one time, tasks that end come first, then
+ * those that begin, then `solve`.
  *
  * Numbers of events, tasks, waits and links are those of `engine/shape.py` and `engine/times.py`. A waiter is an event, or a rank
  * plus the number of events; ready[] holds events, and ranks as -1 - rank. Nothing is allocated per event except tasks whose end
@@ -14,12 +22,13 @@
 
 enum { RUN, JOIN, LAUNCH, BUSY, DRAIN };                  /* what a task does (shape.py) */
 enum { MESSAGE, STREAM, OWN };                            /* what a wait is for (shape.py) */
-enum { BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST }; /* what a task waits for (loop.py) */
+enum { BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST }; /* what a task waits for, by `call` */
+/* to begin; asleep, to be over; awake, for the end of a half segment and of what is in it; for a step to begin, and to end */
 
-#define LATER ((int64_t)1 << 56)
+#define LATER ((int64_t)1 << 56) /* more than the number of events */
 #define FITS (1 + 1e-9)
-#define NEARLY 1e-9
-#define SAME 1e-12
+#define NEARLY 1e-9 /* relative error that a difference of sums may have */
+#define SAME 1e-12 /* relative change of a rate that is due to rounding */
 #define NEARLY_FULL 0.98
 #define MOST (1 - 1.0 / 128)
 #define LEAST 1e-14
@@ -570,12 +579,14 @@ static inline int32_t flow_of(const Running *task)
     return task->job->flow[task->job->segment_start[task->kind] + task->index / 2];
 }
 
+/* Seconds of a flow that moves for `moving` seconds, with the computation that overlaps with it. */
 static inline double beside(const double *s, double moving)
 {
     double longer = s[2] + s[3] * moving;
     return s[2] && longer > moving ? longer : moving;
 }
 
+/* Time when half segment `index`, begun at `begun`, ends if no other task slows it. */
 static double alone(const Running *task, int32_t index, double begun)
 {
     const double *s = segment(task, index);
@@ -596,6 +607,8 @@ static void add_end(Loop *w, Running *task, double end)
     task->end[task->ends++] = end;
 }
 
+/* Advance a sleeping task to the half segment that it has reached at a time, at most the last one: in that it waits for its end
+ * anyway, however sums are rounded. */
 static void reach(Loop *w, Running *task, double time)
 {
     int32_t last = 2 * segments(task) - 1;
@@ -609,6 +622,7 @@ static void reach(Loop *w, Running *task, double time)
     }
 }
 
+/* End a half segment. Return whether the task stays awake for the next one; otherwise it sleeps until its end. */
 static int goes_on(Loop *w, Running *task, double now)
 {
     int32_t halves = 2 * segments(task);
@@ -628,6 +642,7 @@ static int goes_on(Loop *w, Running *task, double now)
     return 0;
 }
 
+/* Begin to move the bytes of a flow, whose latency is over. Its rate is found with those of all that change at this time. */
 static void move(Loop *w, Running *task, double now)
 {
     int32_t flow = flow_of(task);
@@ -665,6 +680,7 @@ static void change(Loop *w, Link *link)
     w->changed[w->changed_count++] = link;
 }
 
+/* Remove a flow that has ended from its links. An idle link begins from zero again: else the rounding of all sums would stay. */
 static void land(Loop *w, Running *task)
 {
     const Job *job = task->job;
@@ -687,6 +703,7 @@ static void land(Loop *w, Running *task)
     w->dirty = 1;
 }
 
+/* Continue a task in the half segment of a flow: its latency, its bytes, or the computation that overlaps with it. */
 static void transfer(Loop *w, Running *task, double now)
 {
     int32_t flow = flow_of(task);
@@ -711,6 +728,7 @@ static void transfer(Loop *w, Running *task, double now)
     }
 }
 
+/* Continue a task in its current half segment, which began now or before. */
 static void enter(Loop *w, Running *task, double now)
 {
     for (;;) {
@@ -730,6 +748,7 @@ static void enter(Loop *w, Running *task, double now)
     }
 }
 
+/* Wake a sleeping task: from now on it continues event by event. */
 static void wake(Loop *w, Running *task, double now)
 {
     if (task->heap >= 0)
@@ -742,6 +761,7 @@ static void wake(Loop *w, Running *task, double now)
     enter(w, task, now);
 }
 
+/* Process the event, of kind `call`, that an awake task waited for. */
 static void wake_up(Loop *w, Running *task, double now)
 {
     const double *s = segment(task, task->index);
@@ -762,12 +782,14 @@ static void wake_up(Loop *w, Running *task, double now)
 
 /* --- losses to communication that overlaps ------------------------------------------------------------------------------- */
 
+/* Seconds of lost computation that a rank makes up for in one second (0 to 1). */
 static inline double speed(const Job *job, const Loss *loss)
 {
     const RankState *rank = &job->rank[loss->rank];
     return 1.0 - loss->other * rank->taken - loss->memory * rank->taken_bound;
 }
 
+/* Advance the integrals of a rank to now, and the seconds left of the losses that are being made up for. */
 static void advance_rank(Job *job, int32_t number, double now)
 {
     RankState *rank = &job->rank[number];
@@ -781,6 +803,7 @@ static void advance_rank(Job *job, int32_t number, double now)
         loss->left -= speed(job, loss) * past;
 }
 
+/* Schedule the end of a task for the time when its losses are made up for on all of its ranks. */
 static void wait_late(Loop *w, Running *task)
 {
     double end = task->loss[0].end;
@@ -795,6 +818,8 @@ static double made_up(const Job *job, const Loss *loss, double now)
     return now + (loss->left > 0.0 ? loss->left : 0.0) / speed(job, loss);
 }
 
+/* Add (sign 1) or remove (-1) a task's shares of its ranks; reschedule tasks that make up for losses there. Kernels that memory
+ * bounds lose the larger of both shares; of neither can all be taken. */
 static void take(Loop *w, Running *task, double sign, double now)
 {
     Job *job = task->job;
@@ -815,6 +840,7 @@ static void take(Loop *w, Running *task, double sign, double now)
     }
 }
 
+/* Begin a task's use of SMs and memory bandwidth; note the losses so far of the ranks on which it computes. */
 static void overlap(Loop *w, Running *task, double now)
 {
     Job *job = task->job;
@@ -842,6 +868,8 @@ static void overlap(Loop *w, Running *task, double now)
     }
 }
 
+/* Return whether a task, at its end, has lost computation to communication; if so, begin to make up for the loss. Where nothing
+ * was lost on a rank, the task still ends with the slowest of its ranks. */
 static int loses(Loop *w, Running *task, double now)
 {
     Job *job = task->job;
@@ -870,6 +898,7 @@ static int loses(Loop *w, Running *task, double now)
     return 1;
 }
 
+/* Note by how much a task became longer, now that it has made up for its losses, and remove it from its ranks. */
 static void no_longer_late(Running *task, double now)
 {
     Job *job = task->job;
@@ -892,6 +921,7 @@ static int by_event(const void *a, const void *b)
     return one->leader < other->leader ? -1 : one->leader > other->leader;
 }
 
+/* Begin a task: asleep until its end if its links fit, else awake together with the sleeping tasks that it could slow. */
 static void begin(Loop *w, Running *task, double now)
 {
     Job *job = task->job;
@@ -945,6 +975,7 @@ static void keep_ends(Loop *w, Running *task)
     job->ended_start[++job->ended_count] = job->ended_size;
 }
 
+/* End a sleeping task, after it has made up for lost computation, and continue all that waited for it. */
 static int finish(Loop *w, Running *task, double now)
 {
     Job *job = task->job;
@@ -998,6 +1029,7 @@ static void try_task(Loop *w, Running *task)
     for (int32_t load = (task)->job->load_start[(task)->moving]; load < (task)->job->load_start[(task)->moving + 1]; load++)
 #define LINK_OF(w, task, load) (&(w)->links[(task)->row[(task)->job->load_link[load]].link])
 
+/* Find the flows connected to changed flows or links by chains of full links, and the links in these chains. */
 static void joined(Loop *w)
 {
     int64_t done = 0, gone = 0;
@@ -1085,6 +1117,8 @@ static int64_t stopping(Loop *w, Stop stop)
     return count;
 }
 
+/* Find the max-min fair rates of flows on links that no other flows cross. All rates rise together; a flow stops at its bound or
+ * when one of its links is full (Bertsekas & Gallager, Data Networks, 6.5.2). */
 static void fair(Loop *w)
 {
     int64_t rising = w->trial_count;
@@ -1136,6 +1170,7 @@ static void fair(Loop *w)
     }
 }
 
+/* Try rates; return whether they overfill links not yet marked full, and mark these as full and changed. */
 static int overfilled(Loop *w)
 {
     int over = 0, found = 0;
@@ -1170,6 +1205,8 @@ static int overfilled(Loop *w)
     return found;
 }
 
+/* Give a flow its new rate from now on, unless the change is within rounding: that would move its end by some digits, and cost
+ * an event. What nothing has slowed so far has moved at its bound, awake or asleep. */
 static void settle(Loop *w, Running *task, double now)
 {
     double rate = task->tried, time = task->lands;
@@ -1186,6 +1223,8 @@ static void settle(Loop *w, Running *task, double now)
     push(w, task, time > now ? time : now);
 }
 
+/* Update the rates of flows on the full links that changes reach, and on links that the new rates would overfill: of thousands of
+ * links a hundred are full, and a solution that keeps within a limit stays when that limit is added. */
 static void solve(Loop *w, double now)
 {
     w->solves++;

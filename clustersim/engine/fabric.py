@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
+from simpy.events import NORMAL
 
 from clustersim.engine.flows import FITS, Flow, solve
 from clustersim.model.operator import Collective
@@ -136,21 +138,64 @@ class Activity:
         return self.timing.moving
 
 
-class Transfer:
-    """A flow while its bytes move."""
+class Environment(simpy.Environment):
+    """SimPy's environment, which also counts events."""
 
-    __slots__ = ("flow", "lands", "left", "over", "rate", "since", "slowed", "timer")
+    events = 0
 
-    def __init__(self, env: simpy.Environment, flow: Flow, lands: float) -> None:
-        self.flow, self.lands = flow, lands
-        self.rate, self.left, self.since = 0.0, flow.size, env.now
+    def schedule(self, event: simpy.Event, priority: Any = NORMAL, delay: float = 0.0) -> None:
+        """Schedule and count an event."""
+        self.events += 1
+        super().schedule(event, priority, delay)
+
+
+Demand = Sequence[tuple[int, float]]
+"""Links of a flow, and the bytes/s that it takes of each if nothing slows it."""
+
+
+class Signal:
+    """Something that is over at a time not known yet. What waits for it continues within the same event of SimPy."""
+
+    __slots__ = ("callbacks",)
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[object], None]] = []
+        """Functions that are called when it is over, as those of an event of SimPy."""
+
+    def give(self) -> None:
+        """Continue all that waits for it."""
+        for callback in self.callbacks:
+            callback(self)
+
+
+Steps = Iterator[simpy.Event | Signal]
+"""What a process waits for, one thing after the other."""
+
+
+def follow(steps: Steps, _: object = None) -> None:
+    """Run a process up to what it waits for next, and continue it then.
+
+    A process of SimPy would cost an event of its own at the start, at the end and after each signal.
+    """
+    awaited = next(steps, None)
+    if awaited is not None:
+        awaited.callbacks.append(partial(follow, steps))
+
+
+class Transfer(Signal):
+    """A flow while its bytes move, and the signal that all have moved."""
+
+    __slots__ = ("demand", "flow", "lands", "left", "rate", "since", "slowed", "timer")
+
+    def __init__(self, flow: Flow, demand: Demand, now: float, lands: float) -> None:
+        super().__init__()
+        self.flow, self.demand, self.lands = flow, demand, lands
+        self.rate, self.left, self.since = 0.0, flow.size, now
         """Bytes/s, and the bytes that were left at a time."""
         self.slowed = False
         """Whether it ever moved slower than alone."""
-        self.over = env.event()
-        """Succeeds when all bytes have moved …"""
-        self.timer = env.event()
-        """… which is when this happens, as long as its rate stays."""
+        self.timer: simpy.Event | None = None
+        """Event at which all bytes have moved, as long as the rate stays."""
 
 
 class Fabric:
@@ -158,45 +203,60 @@ class Fabric:
 
     def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
         self.env, self.capacity = env, np.array(list(capacity), float)
+        self.limit: list[float] = (FITS * self.capacity).tolist()
+        """Bytes/s of each link up to which it slows nothing."""
         self.moving: dict[Transfer, None] = {}
         """The transfers under way, in the order in which they began."""
-        self.crossing = np.zeros(len(self.capacity), np.int64)
+        self.crossing = [0] * len(self.limit)
         """Number of transfers that cross each link …"""
-        self.wanted = np.zeros(len(self.capacity))
+        self.wanted = [0.0] * len(self.limit)
         """… the bytes/s that they would take of it if none was slowed …"""
-        self.short = np.zeros(len(self.capacity), bool)
+        self.short = [False] * len(self.limit)
         """… and whether it has less: other links slow nothing."""
         self.solving = False
         self.solves = 0
+        self._parts: dict[Activity, list[tuple[Segment, float, float]]] = {}
+        """Segments of each activity that needs links, with the ends of their computation and of their flow if alone."""
+        self._demands: dict[int, tuple[Flow, Demand]] = {}
+        """Flows, each with its demand, by their identities."""
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now. `done` is called at its end with the ends of its half segments (None: as if idle)."""
-        if any(len(flow.links) for flow in activity.flows):
-            self.env.process(self._play(activity, done))
+        if (parts := self._parts.get(activity)) is None:
+            moves = any(len(flow.links) for flow in activity.flows)
+            own = zip(activity.segments, activity.ends[::2], activity.ends[1::2], strict=True) if moves else ()
+            parts = self._parts[activity] = list(own)
+        if parts:
+            follow(self._play(parts, done))
         else:  # on links that are never short nothing is slowed: one time-out for all of its segments
             self.env.timeout(activity.idle).callbacks.append(lambda _: done(None))
 
-    def _play(
-        self, activity: Activity, done: Callable[[list[float] | None], None]
-    ) -> Generator[simpy.Event, None, None]:
+    def _play(self, parts: Sequence[tuple[Segment, float, float]], done: Callable[[list[float] | None], None]) -> Steps:
         """Execute the segments of an activity in order."""
         env, begin, ends, slowed = self.env, self.env.now, list[float](), False
-        for segment, computed, over in zip(activity.segments, activity.ends[::2], activity.ends[1::2], strict=True):
+        now = begin
+        for segment, computed, over in parts:
             # what nothing has slowed ends exactly at its ideal time: sums of its parts would differ in the last digit, and
             # where transfers meet again and again, each meeting may double that
-            start = max(env.now + segment.compute, begin + segment.launched) if slowed else begin + computed
-            yield self.at(start)
-            ends.append(env.now)
+            start = max(now + segment.compute, begin + segment.launched) if slowed else begin + computed
+            if start > now:
+                yield self.at(start)
+                now = env.now
+            ends.append(now)
             if (flow := segment.flow) is not None:
                 end = start + segment.over(flow.idle) if slowed else begin + over
                 if flow.size and len(flow.links):
-                    yield self.at(start + flow.latency)
+                    if flow.latency:
+                        yield self.at(start + flow.latency)
                     transfer = self.move(flow, start + flow.idle if segment.beside else end)
-                    yield transfer.over
+                    yield transfer
+                    now = env.now
                     if transfer.slowed:  # what is computed beside the flow began with it, and both are waited for
-                        slowed, end = True, start + segment.over(env.now - start)
-                yield self.at(end)
-            ends.append(env.now)
+                        slowed, end = True, start + segment.over(now - start)
+                if end > now:
+                    yield self.at(end)
+                    now = env.now
+            ends.append(now)
         done(ends if slowed else None)
 
     def at(self, time: float) -> simpy.Event:
@@ -210,44 +270,47 @@ class Fabric:
 
     def move(self, flow: Flow, lands: float) -> Transfer:
         """Start a transfer and return it. lands: time at which it ends if nothing slows it."""
-        transfer = Transfer(self.env, flow, lands)
+        if (known := self._demands.get(id(flow))) is None:
+            demand = list(zip(flow.links.tolist(), (flow.bound * flow.weights).tolist(), strict=True))
+            known = self._demands[id(flow)] = flow, demand
+        transfer = Transfer(flow, known[1], self.env.now, lands)
         self.moving[transfer] = None
-        if not self._load(flow, 1):
+        if not self._load(transfer, 1):
             self._settle(transfer, flow.bound)
         return transfer
 
-    def _end(self, transfer: Transfer) -> None:
+    def _end(self, transfer: Transfer, _: object = None) -> None:
         """Remove a transfer whose bytes have all moved."""
         del self.moving[transfer]
-        self._load(transfer.flow, -1)
-        transfer.over.succeed()
+        self._load(transfer, -1)
+        transfer.give()
 
-    def _load(self, flow: Flow, sign: int) -> bool:
-        """Add a flow (sign 1) to the demand on its links, or remove it (-1). Return whether rates must be solved anew."""
-        links = flow.links
-        before = self.short[links].any()
-        self.crossing[links] += sign
-        # an idle link begins from zero again: else the rounding of all sums would stay
-        self.wanted[links] = np.where(self.crossing[links], self.wanted[links] + sign * flow.bound * flow.weights, 0.0)
-        self.short[links] = self.wanted[links] > FITS * self.capacity[links]
-        changes = bool(before or self.short[links].any())
+    def _load(self, transfer: Transfer, sign: int) -> bool:
+        """Add a transfer (sign 1) to the demand on its links, or remove it (-1). Return whether rates must be solved anew."""
+        changes = False
+        for link, rate in transfer.demand:
+            self.crossing[link] += sign
+            # an idle link begins from zero again: else the rounding of all sums would stay
+            wanted = self.wanted[link] = self.wanted[link] + sign * rate if self.crossing[link] else 0.0
+            before, self.short[link] = self.short[link], wanted > self.limit[link]
+            changes |= before or self.short[link]
         if changes and not self.solving:  # once for all that happens at this time
             self.solving = True
-            self.env.timeout(0.0).callbacks.append(lambda _: self._solve())
+            self.env.timeout(0.0).callbacks.append(self._solve)
         return changes
 
-    def _solve(self) -> None:
+    def _solve(self, _: object) -> None:
         """Solve the max-min rates of all transfers on the bottleneck links."""
         self.solving, self.solves = False, self.solves + 1
-        flows = [one.flow for one in self.moving]
+        flows, every = [one.flow for one in self.moving], np.array(self.short)
         if not flows:
             return
         link = np.concatenate([flow.links for flow in flows])
         weight = np.concatenate([flow.weights for flow in flows])
         variable = np.repeat(np.arange(len(flows)), [len(flow.links) for flow in flows])
-        short, bound = self.short[link], np.array([flow.bound for flow in flows])
-        place = (np.cumsum(self.short) - 1)[link[short]]
-        rates = solve(variable[short], place, weight[short], bound, self.capacity[self.short])
+        short, bound = every[link], np.array([flow.bound for flow in flows])
+        place = (np.cumsum(every) - 1)[link[short]]
+        rates = solve(variable[short], place, weight[short], bound, self.capacity[every])
         for one, rate in zip(self.moving, rates.tolist(), strict=True):
             # a rate that differs by rounding alone would move the end by some digits, and cost an event
             if abs(rate - one.rate) > _SAME * one.rate:
@@ -259,6 +322,8 @@ class Fabric:
         transfer.left -= transfer.rate * (now - transfer.since)
         transfer.rate, transfer.since = rate, now
         transfer.slowed |= rate < transfer.flow.bound
-        transfer.timer.callbacks.clear()  # nothing can be taken out of SimPy's queue: the timer of the old rate calls nobody
+        if transfer.timer is not None:
+            # nothing can be taken out of SimPy's queue: the timer of the old rate calls nobody
+            transfer.timer.callbacks.clear()
         transfer.timer = self.at(now + max(transfer.left, 0.0) / rate if transfer.slowed else transfer.lands)
-        transfer.timer.callbacks.append(lambda _: self._end(transfer))
+        transfer.timer.callbacks.append(partial(self._end, transfer))

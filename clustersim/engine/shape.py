@@ -1,7 +1,7 @@
 """A step as integers: the passes of each rank, the tasks of each pass, and the conditions of each task.
 
 A `Shape` says nothing about seconds. It is made from a plan (`engine/compile.py`); the loops
-(`engine/loop.py`, `engine/_loop.c`) and SimPy (`engine/simulate.py`) execute it. No graph of the step is stored: what a
+(`engine/_loop.c`, `engine/loop.py`) and SimPy (`engine/simulate.py`) execute it. No graph of the step is stored: what a
 task waits for follows from its template, its rank and the microbatch of its pass.
 
 An *event* is one execution of one task. The events of pass p are numbered from `pass_event[p]`, in the order in which its

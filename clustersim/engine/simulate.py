@@ -1,27 +1,26 @@
 """SimPy executes the shapes of jobs that share a fabric, step after step: the reference of the event loop.
 
-Each rank cell is a process that executes the tasks of its passes; each launched task is a process that waits for its conditions.
+Each rank cell is a process that executes the tasks of its passes; a launched task starts when its conditions are met. SimPy keeps
+the time: its events are the ends of computations, of latencies and of transfers.
 Nothing is computed ahead of time and nothing is left out: plain before fast. `loop.py` gives the same times.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import simpy
-from simpy.events import NORMAL
 
 from clustersim.arrays import Floats
-from clustersim.engine.fabric import Fabric
+from clustersim.engine.fabric import Environment, Fabric, Signal, Steps, follow
 from clustersim.engine.loop import HOST_STREAM
 from clustersim.engine.record import Record
 from clustersim.engine.shape import DRAIN, JOIN, LAUNCH, MESSAGE, OWN, RUN
-from clustersim.engine.slowing import Done, SlowedFabric
+from clustersim.engine.state import StepState
 from clustersim.engine.times import LoopJob
 from clustersim.errors import SimulationError
 from clustersim.garbage import uncollected
@@ -76,27 +75,15 @@ def simulate(
     return tuple([replace(step, events=env.events, solves=fabric.solves) for step in job.found] for job in repeated)
 
 
-class Environment(simpy.Environment):
-    """SimPy's environment, which also counts events."""
-
-    events = 0
-
-    def schedule(self, event: simpy.Event, priority: Any = NORMAL, delay: float = 0.0) -> None:
-        """Schedule and count an event."""
-        self.events += 1
-        super().schedule(event, priority, delay)
-
-
-class _RepeatedJob:
+class _RepeatedJob(StepState):
     """A job that repeats its step."""
 
     def __init__(
         self, env: Environment, fabric: Fabric, job: LoopJob, tick: Callable[[], None], enough: Callable[[float], bool]
     ) -> None:
         """tick: called at the end of each task. enough: called with the begin of each step that ends; returns whether to stop."""
-        self.env, self.fabric, self.tick, self.enough = env, fabric, tick, enough
-        self.shape, self.tasks, self.losses = job.shape, job.tasks, job.losses
-        self.kind, self.activities = job.held.kind.tolist(), job.tasks.different
+        super().__init__(fabric, job)
+        self.env, self.tick, self.enough = env, tick, enough
         self.found: list[Record] = []
         self.left = 0
 
@@ -104,84 +91,55 @@ class _RepeatedJob:
         """Execute step after step from `start` seconds on."""
         yield self.env.timeout(start)
         while True:
-            begin, shape, none = self.env.now, self.shape, [-1] * self.shape.events
-            self.begin, self.left = begin, shape.ranks
-            self.start, self.end, self.asked = [begin] * shape.events, [begin] * shape.events, [begin] * shape.events
-            self.cause, self.leader, self.task = none.copy(), list(range(shape.events)), none.copy()
-            self.over: dict[int, simpy.Event] = defaultdict(self.env.event)
-            """{event: SimPy event that succeeds when it ends}"""
-            self.sent: dict[int, simpy.Event] = defaultdict(self.env.event)
-            """{message: SimPy event that succeeds with the number of the sending event when that is launched}"""
-            self.wait_event, self.wait_asked = [-1] * int(shape.pass_wait[-1]), [0.0] * int(shape.pass_wait[-1])
-            self.launched: dict[tuple[int, int], list[int]] = defaultdict(list)
+            begin, ranks = self.env.now, self.shape.ranks
+            self.reset(begin, unknown=begin)
+            self.left, self.pending = ranks, ranks + self.shape.events
+            self.ended = bytearray(self.shape.events)
+            self.over: dict[int, Signal] = defaultdict(Signal)
+            """{event that others wait for: signal of its end}"""
+            self.sent: dict[int, Signal] = defaultdict(Signal)
+            """{message that others wait for: signal that its sending event is launched}"""
             self.meetings: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
             """{task that ranks start together: (time, event, cause) of each rank that has reached it}"""
-            self.ends: dict[int, list[float]] = {}
-            self.slowed = SlowedFabric(self.env, self.losses) if self.losses else None
-            self.at = [(0, 0)] * shape.ranks
+            self.at = [(0, 0)] * ranks
             """(current task, microbatch) of each rank."""
-            yield self.env.all_of([self.env.process(self.rank(rank)) for rank in range(shape.ranks)])
-            yield self.env.all_of([self.over[event] for event in range(shape.events) if not self.over[event].triggered])
-            self.found.append(self.step())
+            self.all_over = self.env.event()
+            for rank in range(ranks):
+                follow(self.rank(rank))
+            yield self.all_over
+            self.found.append(self.record("simpy", max([begin, *self.end]), 0))
             if self.enough(begin):
                 return
-
-    def step(self) -> Record:
-        """Return the step that has ended."""
-        end = max([self.begin, *self.end])
-        slowed = None
-        if self.slowed is not None:
-            slowed = np.zeros(self.shape.events)
-            slowed[list(self.slowed.more)] = list(self.slowed.more.values())
-            slowed = slowed[self.leader]
-        return Record(
-            self.tasks,
-            "simpy",
-            self.begin,
-            end,
-            np.array(self.start),
-            np.array(self.end),
-            np.array(self.asked),
-            np.array(self.cause, np.int32),
-            np.array(self.leader, np.int32),
-            np.array(self.wait_event, np.int32),
-            np.array(self.wait_asked),
-            self.ends,
-            slowed,
-            0,
-            0,
-        )
 
     def stuck(self) -> SimulationError:
         """Return the error of a step in which a rank cannot go on."""
         rank = next(r for r, (task, _) in enumerate(self.at) if task >= 0)
         return self.shape.stuck(*self.at[rank])
 
-    def rank(self, rank: int) -> SimpyProcess:
+    def rank(self, rank: int) -> Steps:
         """Execute the passes of a rank."""
-        shape, env = self.shape, self.env
+        env = self.env
         now = -1  # the event that ended last on the compute stream
-        for p in range(shape.rank_pass[rank], shape.rank_pass[rank + 1]):
-            begin, microbatch, entered = int(shape.pass_task[p]), int(shape.microbatch[p]), now
-            for task in range(begin, shape.pass_end[p]):
+        for p in range(self.rank_pass[rank], self.rank_pass[rank + 1]):
+            begin, microbatch, entered = self.pass_task[p], self.microbatch[p], now
+            for task in range(begin, self.pass_end[p]):
                 self.at[rank] = task, microbatch
-                op, event = shape.op[task], int(shape.pass_event[p] + shape.event[task])
+                op, event = self.op[task], self.pass_event[p] + self.event[task]
                 if op in (RUN, JOIN):
-                    for wait in range(shape.wait[task], shape.wait[task + 1]):
+                    for wait in range(self.wait[task], self.wait[task + 1]):
                         asked = env.now
                         awaited = yield from self.awaited(rank, p, wait)
                         if awaited is None:
                             continue
-                        if awaited >= 0 and not self.over[awaited].processed:
-                            yield self.over[awaited]
-                        place = shape.pass_wait[p] - shape.wait[begin] + wait
+                        place = self.pass_wait[p] - self.wait[begin] + wait
                         self.wait_event[place], self.wait_asked[place] = awaited, asked
                         if env.now > asked:
                             now = awaited
                     if op == RUN:
                         self.task[event], self.asked[event] = task, env.now
                         self.arrive(event, now)
-                        yield self.over[event]
+                        if not self.ended[event]:
+                            yield self.over[event]
                         now = event
                 elif op == LAUNCH:
                     self.launch(rank, p, task, event, now)
@@ -189,72 +147,71 @@ class _RepeatedJob:
                     self.host(rank, task, event, now, entered)
         self.at[rank] = -1, -1
         self.left -= 1
+        self.count_down()
 
-    def awaited(self, rank: int, p: int, wait: int) -> Generator[simpy.Event, Any, int | None]:
-        """Return the event that a wait is for; None if the rank has launched nothing on the stream."""
-        shape, which = self.shape, int(self.shape.which[wait])
-        what = shape.what[wait]
+    def awaited(self, rank: int, p: int, wait: int) -> Generator[simpy.Event | Signal, Any, int | None]:
+        """Wait until the event that a wait is for has ended. Return the event; None if nothing was launched on its stream."""
+        what, which = self.what[wait], self.which[wait]
+        event: int | None
         if what == MESSAGE:
-            event: int = yield self.sent[which + 1 + int(shape.microbatch[p])]
-            return event
-        if what == OWN:
-            return int(shape.pass_event[p] + shape.event[shape.pass_task[p] + which])
-        return self.so_far(rank, wait)
-
-    def so_far(self, rank: int, wait: int) -> int | None:
-        """Return the last event that a wait for a stream is for, None if there is none."""
-        which, but, first = (int(column[wait]) for column in (self.shape.which, self.shape.but, self.shape.first))
-        done = self.launched[rank, which]
-        if len(done) <= but:
-            return None
-        return done[min(first, len(done)) - 1] if first else done[len(done) - 1 - but]
+            message = which + 1 + self.microbatch[p]
+            if self.sender[message] < 0:
+                yield self.sent[message]
+            event = self.sender[message]
+        elif what == OWN:
+            event = self.pass_event[p] + self.event[self.pass_task[p] + which]
+        else:
+            event = self.so_far(rank, wait)
+        if event is not None and event >= 0 and not self.ended[event]:
+            yield self.over[event]
+        return event
 
     def launch(self, rank: int, p: int, task: int, event: int, now: int) -> None:
         """Launch a task on another stream."""
-        shape = self.shape
         self.task[event], self.asked[event] = task, self.env.now
-        if shape.gives[task] >= 0:
-            self.sent[int(shape.gives[task] + 1 + shape.microbatch[p])].succeed(event)
-        if shape.free[task]:
-            self.env.process(self.free(rank, p, task, event))
+        if self.gives[task] >= 0:
+            message = self.gives[task] + 1 + self.microbatch[p]
+            self.sender[message] = event
+            if message in self.sent:
+                self.sent.pop(message).give()
+        if self.free[task]:
+            follow(self.start_free(rank, p, task, event))
             return
-        stream = self.launched[rank, int(shape.stream[task])]
+        stream = self.launched[rank, self.stream[task]]
         before = stream[-1:]
-        for wait in range(shape.wait[task], shape.wait[task + 1]):
+        for wait in range(self.wait[task], self.wait[task + 1]):
             found = self.so_far(rank, wait)
             before += [] if found is None else [found]
         stream.append(event)
-        if all(one < 0 or self.over[one].processed for one in before):
-            self.arrive(event, now)
-        else:
-            self.env.process(self.after(before, event, now))
+        self.after([one for one in before if one >= 0], event, self.env.now, now)
 
-    def free(self, rank: int, p: int, task: int, event: int) -> SimpyProcess:
+    def start_free(self, rank: int, p: int, task: int, event: int) -> Steps:
         """Start a free task when all its waits are over."""
-        shape, env, cause = self.shape, self.env, -1
-        for wait in range(shape.wait[task], shape.wait[task + 1]):
+        env, cause = self.env, -1
+        for wait in range(self.wait[task], self.wait[task + 1]):
             asked = env.now
             awaited = yield from self.awaited(rank, p, wait)
             if awaited is None:
                 continue
-            if not self.over[awaited].processed:
-                yield self.over[awaited]
-            if shape.stream[task] == 0:
-                place = shape.pass_wait[p] - shape.wait[shape.pass_task[p]] + wait
+            if self.stream[task] == 0:
+                place = self.pass_wait[p] - self.wait[self.pass_task[p]] + wait
                 self.wait_event[place], self.wait_asked[place] = awaited, asked
             if env.now > asked:
                 cause = awaited
         self.asked[event] = env.now
         self.arrive(event, cause)
 
-    def after(self, before: Iterable[int], event: int, cause: int) -> SimpyProcess:
-        """Start an event when other events have ended."""
+    def after(self, before: Sequence[int], event: int, since: float, cause: int, _: object = None) -> None:
+        """Start an event, which nothing else holds up since `since` (seconds), once the events `before` it have ended.
+
+        cause: event whose end allowed it to start then.
+        """
         for one in before:
-            since = self.env.now
-            if one >= 0 and not self.over[one].processed:
-                yield self.over[one]
-            if self.env.now > since:
-                cause = one
+            if not self.ended[one]:
+                self.over[one].callbacks.append(partial(self.after, before, event, since, cause))
+                return
+            if self.end[one] > since:
+                since, cause = self.end[one], one
         self.arrive(event, cause)
 
     def host(self, rank: int, task: int, event: int, now: int, entered: int) -> None:
@@ -263,58 +220,59 @@ class _RepeatedJob:
         now: event that ended last on the compute stream. entered: event that had ended last there when the pass began.
         """
         stream = self.launched[rank, HOST_STREAM]
-        if self.shape.op[task] == DRAIN:
+        if self.op[task] == DRAIN:
             stream.append(now)
             return
         before = stream[-1] if stream else entered
         # its stream continues whatever the others do, so that it may be behind the GPU or far ahead of it
         time = self.begin if before < 0 else self.end[before]
         self.task[event], self.asked[event], self.start[event], self.cause[event] = task, time, time, before
-        self.end[event] = time + self.activities[self.kind[task]].idle
-        self.tick()
-        if self.end[event] > self.env.now:
-            self.env.process(self.end_at(event))
+        end = self.end[event] = time + self.activities[self.kind[task]].idle
+        if end > self.env.now:
+            self.fabric.at(end).callbacks.append(lambda _: self.finish(event))
         else:
-            self.over[event].succeed()
-        self.launched[rank, int(self.shape.stream[task])].append(event)
-
-    def end_at(self, event: int) -> SimpyProcess:
-        """End a host event at its time."""
-        yield self.fabric.at(self.end[event])
-        self.over[event].succeed()
+            self.finish(event)
+        self.launched[rank, self.stream[task]].append(event)
 
     def arrive(self, event: int, cause: int) -> None:
         """Record that a rank has reached a task; the last of the ranks that start it together starts it."""
-        shape = self.shape
-        meeting = int(shape.event_meeting[event]) if len(shape.event_meeting) else -1
+        meeting = self.meeting[event] if len(self.meeting) else -1
         if meeting < 0:
             self.begin_task([event], self.task[event], cause)
             return
         come = self.meetings[meeting]
         come.append((self.env.now, event, cause))
-        if len(come) == shape.meeting_size[meeting]:
+        if len(come) == self.meeting_size[meeting]:
+            del self.meetings[meeting]
             latest = min((-time, one, why) for time, one, why in come)
-            self.begin_task([one for _, one, _ in come], int(shape.meeting_slot[meeting]), latest[2])
+            self.begin_task([one for _, one, _ in come], self.meeting_slot[meeting], latest[2])
 
     def begin_task(self, events: list[int], slot: int, cause: int) -> None:
         """Start the common activity of events."""
-        kind = self.kind[slot]
+        now = self.env.now
         for event in events:
-            self.start[event], self.cause[event], self.leader[event] = self.env.now, cause, events[0]
-        done: Done = partial(self.done, events)
-        if self.slowed is not None:
-            own = [self.task[event] for event in events]
-            ranks = [int(self.shape.task_rank[task]) for task in own]
-            done = self.slowed.begin(
-                events[0], zip(own, ranks, strict=True), self.kind, self.activities[kind].idle, done
-            )
-        self.fabric.start(self.activities[kind], done)
+            self.start[event], self.cause[event], self.leader[event] = now, cause, events[0]
+        self.run(events, self.kind[slot], partial(self.done, events))
 
     def done(self, events: list[int], segment_ends: list[float] | None) -> None:
         """End events. segment_ends: ends of the half segments if a link was shared."""
         if segment_ends is not None:
-            self.ends[events[0]] = segment_ends
+            self.segment_ends[events[0]] = segment_ends
+        now = self.env.now
         for event in events:
-            self.end[event] = self.env.now
-            self.over[event].succeed()
-            self.tick()
+            self.end[event] = now
+            self.finish(event)
+
+    def finish(self, event: int) -> None:
+        """Note that an event has ended, and continue what waits for that."""
+        self.ended[event] = True
+        self.tick()
+        if event in self.over:
+            self.over.pop(event).give()
+        self.count_down()
+
+    def count_down(self) -> None:
+        """Count an event, or a rank, that is over; the last one ends the step."""
+        self.pending -= 1
+        if not self.pending:
+            self.all_over.succeed()
