@@ -169,4 +169,4 @@ def _kinds_of_waits(shape: Shape) -> tuple[tuple[str, ...], Ints]:
     kinds: dict[str, int] = {}
     of_line = [[kinds.setdefault(_kind(handle), len(kinds)) for handle in task.waits] for task in shape.lines]
     first, flat = offsets(np.array([*map(len, of_line)], np.int64)), [kind for own in of_line for kind in own]
-    return tuple(kinds), np.array(flat, np.int64)[entries(first, shape.line)]
+    return tuple(kinds), np.array(flat, np.int32)[entries(first, shape.line)]

@@ -55,7 +55,7 @@ def critical_path(record: Record) -> Path:
     """
     if not record.shape.events:
         return Path(record, np.empty(0, np.int64))
-    events, causes, event = list[int](), record.cause.tolist(), int(np.argmax(record.ends))
+    events, causes, event = list[int](), record.cause.data, int(np.argmax(record.ends))
     while event >= 0:
         events += (event,)
         event = causes[event]
