@@ -33,12 +33,12 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 7_630,
+    "engine": 7_202,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_321,
     "topology": 5_027,
     "collectives": 4_559,
     "cli": 3_637,
-    "report": 4_260,
+    "report": 4_154,
     "validate": 3_380,
     "predictors": 3_560,
     "parallel": 3_650,
