@@ -140,6 +140,7 @@ def test_what_may_run_is_what_the_verdict_says(need, have):
     assert (need <= limit(unlikely=True) * have) == (verdict(need, have) != "no")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("CLUSTERSIM_DATA"), reason="$CLUSTERSIM_DATA names no folder of measured tables")
 def test_the_published_mappings_are_those_of_the_source_as_they_are_forecast_now():
     script = Path(__file__).parents[2] / "scripts/nanotron-memory"

@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         "FSDP gathers one block ahead too late",
         "clustersim/parallel/fsdp.py",
-        "        yield from asked(unit + ahead)\n",
-        "        yield from asked(unit + ahead - 1)\n",
+        "        yield from gathers_up_to(unit + ahead)\n",
+        "        yield from gathers_up_to(unit + ahead - 1)\n",
     ),
     Mutant(
         "a forecast may beat the roofline",
