@@ -234,14 +234,6 @@ def test_kernels_that_the_paper_does_not_know(kernel, trained):
     )
 
 
-def test_weights_survive_the_disk(trained, tmp_path):
-    path = tmp_path / "paper.safetensors"
-    weights_file.save(path, trained)
-    some = [gemm("linear", "forward", "fp32", 1, 4096, 4096, 4096)]
-    loaded = plugins.load(ROOM, "neusight-paper", "load")(path)
-    np.testing.assert_allclose(loaded.predict(some, H100), Paper(trained).predict(some, H100), rtol=1e-5)
-
-
 def broken(trained, name, key, change):
     classes = {kind: dict(parameters) for kind, parameters in trained.classes.items()}
     old = classes[name].pop(key)
@@ -255,7 +247,6 @@ def broken(trained, name, key, change):
         ("fp32/bmm", "tiles.boards", None, "fp32/bmm lacks tiles.boards"),
         ("fp32/bmm", "tiles.sides", lambda x: x[:5], "fp32/bmm has tiles.sides of another shape"),
         ("fp32/bmm", "tiles.sides", lambda x: 0 * x, "fp32/bmm has tiles without sides or GPU"),
-        ("fp32/bmm", "tiles.owner", lambda x: x + 9, "fp32/bmm has tiles without sides or GPU"),
         ("fp32/softmax", "mlp.7.bias", None, "fp32/softmax lacks mlp.7.bias"),
         ("fp32/linear", "mlp.3.weight", lambda _: np.zeros(4), "fp32/linear has mlp.3.weight of another shape"),
     ],
