@@ -447,8 +447,9 @@ def test_zero_2_is_simulated_where_gradients_are_reduced_once_under_the_backward
     found = evaluate(row(tmp_path, **once))
     assert specs(adapt(row(tmp_path, **once)))[1]["parallelism"]["zero"] == 2
     assert found["status"] == "ok"
-    assert found["predicted_s"] == evaluate(row(tmp_path, **{**once, "zero_stage": "1"}))["predicted_s"]
-    assert any(one.startswith("zero_stage 2: ") for one in found["assumed"])
+    whole = evaluate(row(tmp_path, **{**once, "zero_stage": "1"}))
+    assert found["predicted_s"] == whole["predicted_s"]
+    assert found["allocated_gib"] <= whole["allocated_gib"]  # gradients of other ranks are freed, bucket by bucket
 
 
 def test_deepspeed_cuts_any_number_of_layers(tmp_path):
