@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from clustersim.errors import InputError
 from clustersim.report.calibration import EARLY, WORDS, PublishedSteps, software_level
 from clustersim.validate.evaluate import Outcome, expected_again, kind, log_error
+from clustersim.validate.statistics import FEWEST
 from clustersim.validate.strangers import publisher_group
 
 SHARE = 0.8
@@ -28,8 +30,7 @@ def table(outcomes: Sequence[Outcome], left_out: Sequence[Outcome]) -> dict[str,
     """Return the calibrated table of outcomes: the bound, those with each publisher left out, and their basis.
 
     outcomes: forecast as a stranger's. left_out: the same runs without their publisher's constants alone. Their errors are the
-    levels, as forecasts for other publishers know the frameworks and networks of these. Raises InputError for fewer than five
-    publishers.
+    levels, as forecasts for others know these frameworks and networks. Raises InputError for fewer than five publishers.
     """
     rows = [one for one in outcomes if one["status"] == "ok" and one["measured_s"]]
     names = sorted({one["publisher"] for one in rows})
@@ -38,9 +39,7 @@ def table(outcomes: Sequence[Outcome], left_out: Sequence[Outcome]) -> dict[str,
             f"--calibrate: {len(names)} publishers whose runs can be compared; {PUBLISHERS} are needed, add files of others"
         )
     known, levels = seen(rows), levels_of([one for one in left_out if one["status"] == "ok" and one["measured_s"]])
-    scores = [score(one, known, levels) for one in rows]
-    own = [one["publisher"] for one in rows]
-    pairs = list(zip(scores, own, strict=True))
+    pairs = [(score(one, known, levels), one["publisher"]) for one in rows]
     without = {
         name: bound([(score, of) for score, of in pairs if publisher_group(of) != name])
         for name in set(map(publisher_group, names))
@@ -110,14 +109,15 @@ def seen(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
 
 
 def bound(scores: Sequence[tuple[float, str]]) -> float:
-    """Return the smallest score that SHARE of the publishers' weights do not exceed; scores: (score, publisher)."""
-    counts = Counter(name for _, name in scores)
-    wanted, sofar = SHARE * len(counts) * (1 - 1e-12), 0.0
-    for value, name in sorted(scores):
-        sofar += 1 / counts[name]
-        if sofar >= wanted:
-            return value
-    return float("inf")
+    """Return the smallest score that SHARE of the publishers' weights do not exceed; scores: (score, publisher).
+
+    Publishers of fewer than FEWEST runs have one weight together, as in the mean error.
+    """
+    runs = Counter(name for _, name in scores)
+    named = [(value, name if runs[name] >= FEWEST else "") for value, name in sorted(scores)]
+    counts = Counter(name for _, name in named)
+    weights, wanted = accumulate(1 / counts[name] for _, name in named), SHARE * len(counts) * (1 - 1e-12)
+    return next((value for (value, _), sofar in zip(named, weights, strict=True) if sofar >= wanted), float("inf"))
 
 
 def _counts(rows: Sequence[Outcome], inside: Sequence[bool]) -> Mapping[str, Mapping[str, tuple[int, int]]]:

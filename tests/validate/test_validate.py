@@ -600,6 +600,8 @@ def test_the_bound_of_an_interval_holds_what_it_promises_of_publishers_however_m
     assert sum(held) / 4 >= calibrate.SHARE > sum(held) / 4 - 2 / 44
     many = [one for i in range(9) for one in spread(f"S{i}", 11, 0.01)] + spread("far", 300, 5.0)
     assert calibrate.bound(scored(many)) == pytest.approx(0.01)  # one weight a publisher, however many runs
+    few = many + [one for i in range(9) for one in spread(f"few{i}", 3, 5.0)]
+    assert calibrate.bound(scored(few)) == pytest.approx(0.01)  # one weight for all of fewer than four runs
 
 
 def test_a_table_of_intervals_judges_each_publisher_by_the_others():
