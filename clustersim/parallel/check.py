@@ -177,7 +177,10 @@ def mixers(job: Job) -> Iterator[Finding]:
             yield "model.mixer", f"{kind.mixer} needs its shapes; set model.{needs}"
             return
         if m.encoder_layers or not m.causal:
-            yield "model.mixer", f"{kind.mixer} goes from token to token; use a causal model without encoder_layers"
+            yield (
+                "model.mixer",
+                f"{kind.mixer} needs a causal model without an encoder; set model.causal: true and encoder_layers: 0",
+            )
         counts = [m.mamba.heads] if needs == "mamba" and m.mamba else [m.hidden]
         if needs == "delta" and m.delta:
             counts = [m.delta.heads, m.delta.key_heads or m.delta.heads]
@@ -499,7 +502,10 @@ def training_fits(job: Job) -> Iterator[Finding]:
         yield "training.gradients", f"{t.gradients} does not match {t.precision} weights; write fp32 or {t.precision}"
     if p.reduce_every_microbatch and (p.pp > 1 or p.zero == 3):
         remedy = "write fsdp.no_sync: false" if p.zero == 3 else f"leave it out, or set parallelism.pp {p.pp} to 1"
-        yield "parallelism.reduce_every_microbatch", f"true is for whole replicas that ZeRO-3 does not cut; {remedy}"
+        yield (
+            "parallelism.reduce_every_microbatch",
+            f"true needs replicas that neither pp nor zero: 3 divides; {remedy}",
+        )
     if p.zero == 2 and not p.overlap.grad_reduce and not p.reduce_every_microbatch:
         yield (
             "parallelism.zero",
@@ -524,13 +530,16 @@ def adapted(job: Job) -> Iterator[Finding]:
             yield "training.lora.targets", f"no block has a {target} with adapters; use {', '.join(legal)}"
     for fused, parts in TARGETS.values():
         if fused in lora.targets and (listed_parts := [part for part in parts if part in lora.targets]):
-            yield "training.lora.targets", f"{fused} has {listed_parts[0]} in it, which is listed too; keep one of them"
+            yield "training.lora.targets", f"{fused} includes {listed_parts[0]}, which is listed too; keep one of them"
     if lora.rank % p.tp:
         yield "training.lora.rank", f"{lora.rank} is not a multiple of tp {p.tp}, which cuts it; use one, or a lower tp"
     if lora.base in PACKED and format_of(t.precision, t.fp8_scaling):
         yield "training.lora.base", f"{lora.base} is unpacked to 16 bits, and precision is {t.precision}; write bf16"
     elif lora.base not in (None, *PACKED, t.precision):
-        yield "training.lora.base", f"{lora.base} is multiplied as it lies; write training.precision: {lora.base}"
+        yield (
+            "training.lora.base",
+            f"{lora.base} weights need GEMMs in {lora.base}; write training.precision: {lora.base}",
+        )
     refused = (
         ("model.encoder_layers", model.encoder_layers, "an encoder; leave it out"),
         ("training.optimizer", t.optimizer == "muon", "muon; write adam"),

@@ -26,7 +26,7 @@ IN_FLIGHT = 3
 
 
 class TracedModule(NamedTuple):
-    """One operator as it runs in the forward or backward pass of a microbatch."""
+    """One operator as it runs in a forward or backward pass of the trace."""
 
     steps: Steps
     """Kernels and collectives of the module."""
@@ -49,7 +49,7 @@ class Moment(NamedTuple):
     """Number of parameters of a gather, arrive or reduce; 0 for a run."""
     steps: Steps
     """Kernels and collectives of a run; () for other events."""
-    held: int
+    live: int
     """Number of parameters, except persistent ones, that are gathered or being gathered after this event."""
 
 
@@ -90,31 +90,31 @@ def _events(trace: Sequence[TracedModule], setting: DeepSpeed) -> Iterator[Momen
     gathered, bucket = _Gathered(trace, setting), 0
     for index, module in enumerate(trace):
         yield from gathered.fetch(index)
-        yield Moment("run", 0, module.steps, gathered.held)
+        yield Moment("run", 0, module.steps, gathered.live_parameters)
         if bucket and bucket + module.makes > setting.reduce_bucket_size:
-            yield Moment("reduce", bucket, (), gathered.held)
+            yield Moment("reduce", bucket, (), gathered.live_parameters)
             bucket = 0
         bucket += module.makes
         gathered.release(index)
     if bucket:
-        yield Moment("reduce", bucket, (), gathered.held)
+        yield Moment("reduce", bucket, (), gathered.live_parameters)
 
 
 class _Gathered:
-    """State of gathers during a trace: parameters that are gathered or being gathered, and modules still to be gathered.
+    """State of gathers during a trace: live parameters (gathered or being gathered), and the queue of modules to be gathered.
 
-    there: {name of a module: its number of gathered parameters}. held: sum of `there`. coming: number of parameters for which the
-    pass has not waited yet. before: number of parameters of all modules before each index of the trace. requested: {name of a
-    module: index of the last module with these parameters that has left the queue}.
+    live: {name of a module: its number of live parameters}. live_parameters: their sum. not_awaited: number of parameters for
+    which the pass has not waited yet. requested: {name of a module: index of the last module with these parameters that has left
+    the queue}. parameters_before: number of parameters of all modules before each index of the trace.
     """
 
     def __init__(self, trace: Sequence[TracedModule], setting: DeepSpeed) -> None:
         self.trace, self.setting = trace, setting
         self.queue = deque((index, module) for index, module in enumerate(trace) if module.needs)
-        self.there: dict[tuple[int, int], int] = {}
+        self.live: dict[tuple[int, int], int] = {}
         self.requested: dict[tuple[int, int], int] = {}
-        self.held = self.coming = 0
-        self.before = [0, *accumulate(module.needs for module in trace)]
+        self.live_parameters = self.not_awaited = 0
+        self.parameters_before = [0, *accumulate(module.needs for module in trace)]
         self.next = self._next()
 
     def _next(self) -> list[int]:
@@ -130,10 +130,10 @@ class _Gathered:
         """Yield the events before the module at `index` runs. They are a gather of its missing parameters, the wait for all
         gathers, and a gather for the modules after it."""
         module = self.trace[index]
-        yield from self.gather([module] if module.needs and module.name not in self.there else [])
-        if self.coming:
-            yield Moment("arrive", self.coming, (), self.held)
-            self.coming = 0
+        yield from self.gather([module] if module.needs and module.name not in self.live else [])
+        if self.not_awaited:
+            yield Moment("arrive", self.not_awaited, (), self.live_parameters)
+            self.not_awaited = 0
         while self.queue and self.queue[0][0] <= index:
             self.queue.popleft()
         yield from self.gather(self.ahead())
@@ -144,13 +144,13 @@ class _Gathered:
         They fill about one prefetch bucket, or less if the limit on live parameters is closer. Modules that are gathered already
         are removed but not returned.
         """
-        limit = min(self.setting.max_live_parameters - self.held, self.setting.prefetch_bucket_size)
+        limit = min(self.setting.max_live_parameters - self.live_parameters, self.setting.prefetch_bucket_size)
         chosen: dict[tuple[int, int], TracedModule] = {}
         filled = 0
         while self.queue and filled < limit:
             index, module = self.queue.popleft()
             self.requested[module.name] = index
-            if module.name not in self.there and module.name not in chosen:
+            if module.name not in self.live and module.name not in chosen:
                 chosen[module.name] = module
                 filled += module.needs
         return list(chosen.values())
@@ -159,17 +159,17 @@ class _Gathered:
         """Yield one gather of the parameters of all `modules`; nothing if there are no modules."""
         new = {module.name: module.needs for module in modules}
         if new:
-            self.there |= new
+            self.live |= new
             parameters = sum(new.values())
-            self.held += parameters
-            self.coming += parameters
-            yield Moment("gather", parameters, (), self.held)
+            self.live_parameters += parameters
+            self.not_awaited += parameters
+            yield Moment("gather", parameters, (), self.live_parameters)
 
     def release(self, index: int) -> None:
         """Free the parameters of the module at `index`. They stay if a module within `max_reuse_distance` parameters needs them,
         or a later module with them has left the queue."""
         module, following = self.trace[index], self.next[index]
-        distance = self.before[following] - self.before[index + 1]
+        distance = self.parameters_before[following] - self.parameters_before[index + 1]
         soon = following < len(self.trace) and distance < self.setting.max_reuse_distance
         if module.needs and not soon and self.requested.get(module.name, -1) <= index:
-            self.held -= self.there.pop(module.name)
+            self.live_parameters -= self.live.pop(module.name)

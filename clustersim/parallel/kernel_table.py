@@ -72,8 +72,8 @@ class KernelRow(NamedTuple):
 def rows(job: Job, stage: int | None = None) -> list[KernelRow]:
     """Return the kernel table of a placed job, in run order with the optimizer last. Equal rows are merged.
 
-    stage: index of one global stage; None: all stages. With uneven routing, the rows are those of the rank with the most popular
-    experts.
+    stage: index of one global stage; None: all stages; an index beyond the last has no rows. With uneven routing, the rows are
+    those of the rank with the most popular experts.
     """
     merged: dict[tuple[str, str, str, Kernel | Collective], int] = {}
     for content in (content for index, content in enumerate(stages(job)) if stage in (None, index)):

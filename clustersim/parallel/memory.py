@@ -108,8 +108,10 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
 
 
 def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
-    """Return the bytes of weights stored in the narrow format of their GEMMs on the rank with `stages`, row- and column-wise. 0
-    for 16-bit GEMMs, sharded parameters, and adapters of quantized weights."""
+    """Return the bytes of weights stored in the narrow format of their GEMMs on the rank with `stages`, row- and column-wise.
+
+    0 for GEMMs in 16 bits or more, sharded parameters, and adapters of quantized weights.
+    """
     narrow, lora = format_of(job.training.precision, job.training.fp8_scaling), job.training.lora
     if narrow is None or job.sharded or (lora and lora.base):
         return 0.0
@@ -199,7 +201,7 @@ def _gathered_by_buckets(job: Job, stage: Stage, setting: DeepSpeed, backward: b
     """
     events = moments(stage, setting, "B" if backward else "F")
     wire = BYTES[job.training.gradients]
-    parameter_bytes = (max(event.held for event in events) + persistent(stage, setting)) * weight_bytes(job)
+    parameter_bytes = (max(event.live for event in events) + persistent(stage, setting)) * weight_bytes(job)
     gradient_bytes = max(stage.owned(op) for layer, _ in stage.layers for op in layer.operators) * weight_bytes(job)
     largest = max((event.parameters for event in events if event.what == "reduce"), default=0)
     return parameter_bytes + setting.reduce_bucket_size * wire + (gradient_bytes + largest * wire if backward else 0.0)

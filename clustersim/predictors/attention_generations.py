@@ -72,6 +72,8 @@ Ratio = Pair | float | Mapping[str, float]
 _FLASH1: Pair = (A100_FLASH1, A100_FLASH2)
 _HOPPER: Pair = (H100_FLASH2, H100_FLASH3)
 _BLACKWELL: Pair = (B200_FLASH2, B200_CUDNN)
+"""Speeds relative to the forecast generation: FlashAttention-1 over 2, and FlashAttention-2 over the newest on Hopper and
+Blackwell."""
 Speeds = Mapping[str, tuple[Ratio, ...]]
 """{generation: ratios whose product is its speed over the forecast one}; no ratios for the forecast generation itself."""
 AMPERE: Speeds = {"flash1": (_FLASH1,), "triton": (TRITON,), "flash2": (), "cudnn": (A100_CUDNN,)}

@@ -240,9 +240,9 @@ def test_a_recomputed_mlp_keeps_its_input_alone(targets):
     ("changes", "said"),
     [
         ({"training__lora": {"rank": 6}}, "training.lora.rank: 6 is not a multiple of tp 4"),
-        ({"training__lora__targets": ["linear_qkv", "linear_q"]}, "linear_qkv has linear_q in it"),
+        ({"training__lora__targets": ["linear_qkv", "linear_q"]}, "linear_qkv includes linear_q"),
         ({"training__lora__base": "nf4"}, "nf4 is unpacked to 16 bits, and precision is fp8"),
-        ({"training__precision": "bf16"}, "training.lora.base: fp8 is multiplied as it lies"),
+        ({"training__precision": "bf16"}, "training.lora.base: fp8 weights need GEMMs in fp8"),
         ({"training__optimizer": "muon"}, "training.lora is not modelled with muon"),
         (
             {"model__activation": "gelu", "training__lora__targets": ["linear_fc1_gate"]},

@@ -197,7 +197,7 @@ REFUSED = {
         "write true or zero: 1"
     ),
     "parallelism.reduce_every_microbatch=true pp=2": (
-        "parallelism.reduce_every_microbatch: true is for whole replicas that ZeRO-3 does not cut; leave it out, "
+        "parallelism.reduce_every_microbatch: true needs replicas that neither pp nor zero: 3 divides; leave it out, "
         "or set parallelism.pp 2 to 1"
     ),
     "parallelism.fsdp.shard=1 zero=3": "parallelism.fsdp.shard: 1 must be at least 2",

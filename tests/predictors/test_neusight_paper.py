@@ -229,8 +229,8 @@ def test_kernels_that_the_paper_does_not_know(kernel, trained):
     with pytest.raises(InputError) as caught:
         Paper(trained).predict([kernel], H100)
     assert str(caught.value) == (
-        f"kernel {kernel.kind}/{kernel.op} ({kernel.dtype}): neusight-paper knows fp32 kernels of the kinds linear, bmm, "
-        "elementwise, softmax, layernorm and memory-bound ones alone; choose another predictor or set the data type to fp32"
+        f"kernel {kernel.kind}/{kernel.op} ({kernel.dtype}): neusight-paper supports only fp32 kernels of the kinds linear, bmm, "
+        "elementwise, softmax, layernorm and memory-bound kernels; choose another predictor or set the data type to fp32"
     )
 
 

@@ -38,6 +38,7 @@ SIMUMAX = "MooreThreads/SimuMax, configs/system: fitted on A100 PCIe and B200"
 OPERATORS = "DebarghaG/estimate-train-time: operators of training, fp16, A100"
 LIGER = "linkedin/Liger-Kernel, benchmark/data"
 CUDNN = "NVIDIA/cudnn-frontend, benchmark/norms: H200, GB200"
+"""Repositories of the measurements, with the data used."""
 
 INSTRUCTIONS: Annotated[
     dict[str, Rate], Declared("slots/element", "vidur (A100, H100); aiconfigurator; NeuSight; an H100; an H200")

@@ -10,6 +10,7 @@ from clustersim.config.gpu import Gpu
 
 GIB = 2.0**30
 MIB = 2.0**20
+"""Bytes of a GiB, and of a MiB."""
 
 
 class Board(NamedTuple):

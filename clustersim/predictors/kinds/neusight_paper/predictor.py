@@ -97,8 +97,8 @@ def _check(table: Columns) -> None:
         row = int(np.flatnonzero(wrong)[0])
         kinds = ", ".join(name.partition("/")[2] for name in CLASSES)
         raise InputError(
-            f"kernel {table.kind[row]}/{table.op[row]} ({table.dtype[row]}): {NAME} knows fp32 kernels of the kinds {kinds} "
-            "and memory-bound ones alone; choose another predictor or set the data type to fp32"
+            f"kernel {table.kind[row]}/{table.op[row]} ({table.dtype[row]}): {NAME} supports only fp32 kernels of the kinds "
+            f"{kinds} and memory-bound kernels; choose another predictor or set the data type to fp32"
         )
 
 
