@@ -99,7 +99,7 @@ def order(gathered: Sequence[bool], reduced: Sequence[bool], ahead: int) -> Iter
     """Yield the events of a pass over units in the order in which the host issues them.
 
     gathered, reduced: for each unit in run order, whether this pass gathers it and reduces its gradients. ahead: the gather of a
-    unit starts with the unit that runs `ahead` places earlier; with 0, right before the unit itself runs.
+    unit starts right before the unit that runs `ahead` places earlier; with 0, right before the unit itself.
     """
     waiting = deque(unit for unit, is_gathered in enumerate(gathered) if is_gathered)
 

@@ -66,7 +66,10 @@ class Job:
         return self.shard_at(0)
 
     def shard_at(self, position: int) -> ShardedModel:
-        """Return the shapes on one tensor-parallel rank at `position` in its expert-parallel group; 0 has the busiest experts."""
+        """Return the shapes on one tensor-parallel rank at `position` in its expert-parallel group; 0 has the busiest experts.
+
+        Raise ConfigError for an unknown framework.
+        """
         kept = self.keeps
         return ShardedModel(
             self.model,

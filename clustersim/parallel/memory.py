@@ -208,6 +208,6 @@ def _gathered_by_buckets(job: Job, stage: Stage, setting: DeepSpeed, backward: b
 
 
 def _gathers(job: Job, stage: Stage, layer: Layer) -> float:
-    """Return the number of trained and frozen weights of a layer that are gathered before it runs."""
+    """Return the number of trained and frozen weights of a layer that are sharded, so that they are gathered before it runs."""
     pairs = zip(stage.layer_parameters(layer), stage.layer_frozen(layer), strict=True)
     return float(spread(job, *(trained + frozen for trained, frozen in pairs)))

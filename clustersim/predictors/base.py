@@ -67,8 +67,7 @@ class Predictor(Protocol):
 
     @property
     def burst(self) -> bool:
-        """Whether forecasts hold for a short burst at full clocks, so that `clocks.derate` slows them for a long step. True by
-        default."""
+        """Whether forecasts hold for a burst at full clocks, so `clocks.derate` slows them for long steps. True by default."""
         return True
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:

@@ -50,8 +50,8 @@ class Distance(NamedTuple):
 def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
     """Return the nearest to `gpu` of the GPUs `names`, and its distance. Names of GPUs that are not shipped are ignored.
 
-    The figures compared are peak per SM, peak per byte/s of memory, and watts per FLOP/s. Without a GPU to compare, the distance
-    is 10, larger than between any two GPUs.
+    The figures compared are peak per SM, peak per byte/s of memory, and watts per FLOP/s. Without a GPU to compare, the result
+    has the name `none` and a distance of 10.
     """
     shipped = gpus.names()  # a user's own GPU is not among the shipped names, only its file describes it
     others = {name: _figures(gpus.load(name)) for name in names if name in shipped}

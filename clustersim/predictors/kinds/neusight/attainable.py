@@ -63,5 +63,8 @@ def share_in_tile(gpu: Gpu, dtype: str) -> float:
 
 
 def table_slowdown(gpu: Gpu, dtype: str) -> float:
-    """Return the factor, at least 1, by which the power limit slows the long GEMMs of measured tables (`power.LONG`)."""
+    """Return how strongly the power limit slows the long GEMMs of measured tables, relative to `power.SLOWED_BOARD`.
+
+    It is below 1 for boards with more power per FLOP/s than that board.
+    """
     return 1 / LONG.share(gpu, dtype)

@@ -128,7 +128,7 @@ def cut(product: Product, sms: int) -> ExpertTiles:
 def _seconds(name: str, tile: ExpertTiles, product: Product, rate: Floats, gpu: Gpu, real: Flags) -> dict[str, Floats]:
     """Return the arguments `plain`, `start` and `memory` of `terms` for one GEMM of each kernel.
 
-    name: their prefix, `one` or `two`. rate: peak of one SM in FLOP/s. real: mask of the kernels that have this GEMM; others get
+    name: their prefix, `one` or `two`. rate: peak of one SM in FLOP/s. real: mask of the kernels that have this GEMM, others get
     0.
     """
     cost = tile.rows * tile.columns + EDGE * (tile.rows + tile.columns)

@@ -61,8 +61,7 @@ def design(architecture: str) -> Design:
 
 
 def reverse(plan: Design) -> Design:
-    """Return the layout of the backward pass: blocks of 128 keys, one per SM, the longest blocks of a causal head first. plan:
-    forward."""
+    """Return `plan` for the backward pass: blocks of 128 keys, one per SM, the longest blocks of a causal head first."""
     return plan._replace(wide=128, rows=128, tail=0.0, fill=1.0)
 
 
