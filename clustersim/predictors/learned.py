@@ -83,8 +83,9 @@ class Learned(Predictor):
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
         """Return (low, high), arrays (kernels,): measured / forecast is between them for 80 % of kernels; (0, inf) if unknown.
 
-        The interval is wider for a GPU farther from the measured ones than these are from each other (module uncertainty).
-        seconds: forecasts of the kernels, if the caller has them.
+        The interval is wider for a GPU farther from the measured ones than these are from each other (module uncertainty). For
+        16-bit vector kernels, whose weights are from fp32 ones, it is at least BORROWED. seconds: forecasts of the kernels, if
+        the caller has them.
         """
         table = columns(kernels)
         seconds = self.columns(table, gpu) if seconds is None else seconds
