@@ -107,6 +107,7 @@ MARKS = {
     "cross": ("m-2.2-2.2l4.4 4.4m-4.4 0l4.4-4.4", 1.1, "x"),
     "plus": ("m-2.8 0h5.6m-2.8-2.8v5.6", 1.1, "+"),
     "triangle": ("m0-2.6l2.5 4.4h-5z", 1.0, "^"),
+    "tick": ("m0-7v14", 0.8, "|"),
 }
 """{kind of mark: (SVG path from its middle, width of its lines in pixels, matplotlib's marker)}"""
 
@@ -117,6 +118,8 @@ class Marks(NamedTuple):
     at: tuple[Coordinates, ...]
     kind: str
     colour: str
+    tips: tuple[str, ...] = ()
+    """Texts shown when a reader points at each mark; none if empty."""
 
     @property
     def few(self) -> bool:
@@ -127,10 +130,13 @@ class Marks(NamedTuple):
     def svg(self) -> str:
         """Element of an SVG document."""
         mark, width, _ = MARKS[self.kind]
-        path = "".join(f"M{x:.1f} {y:.1f}{mark}" for x, y in self.at)
+        paths = [f"M{x:.1f} {y:.1f}{mark}" for x, y in self.at]
         width, opacity = (1.6 * width, 0.95) if self.few else (width, 0.6)
         style = f'stroke="{self.colour}" stroke-width="{width:.1f}" stroke-opacity="{opacity}" stroke-linecap="round"'
-        return f'<path d="{path}" fill="none" {style}/>'
+        if not self.tips:
+            return f'<path d="{"".join(paths)}" fill="none" {style}/>'
+        each = zip(paths, map(escape, self.tips), strict=True)
+        return "".join(f'<path d="{path}" fill="none" {style}><title>{tip}</title></path>' for path, tip in each)
 
 
 class Canvas:
@@ -172,10 +178,10 @@ class Canvas:
         """Draw a filled circle."""
         self.shapes.append(Dot(at, radius, fill))
 
-    def marks(self, points: Sequence[Coordinates], kind: str, colour: str) -> None:
-        """Draw a mark of a kind in MARKS at each of some points."""
+    def marks(self, points: Sequence[Coordinates], kind: str, colour: str, tips: Sequence[str] = ()) -> None:
+        """Draw a mark of a kind in MARKS at each of some points. `tips` are shown when a reader points at them."""
         if points:
-            self.shapes.append(Marks(tuple(points), kind, colour))
+            self.shapes.append(Marks(tuple(points), kind, colour, tuple(tips)))
 
     def text(
         self,

@@ -87,9 +87,9 @@ class Plot:
         """Draw a line between two pairs of values."""
         self.canvas.line(self.at(a), self.at(b), width, colour, dashed=dashed)
 
-    def marks(self, points: Sequence[Coordinates], kind: str, colour: str) -> None:
-        """Draw a mark of a kind in canvas.MARKS at each of some pairs of values."""
-        self.canvas.marks([self.at(point) for point in points], kind, colour)
+    def marks(self, points: Sequence[Coordinates], kind: str, colour: str, tips: Sequence[str] = ()) -> None:
+        """Draw a mark of a kind in canvas.MARKS at each of some pairs of values, with `tips` as Canvas.marks."""
+        self.canvas.marks([self.at(point) for point in points], kind, colour, tips)
 
     def box(self, upper_left: Coordinates, lower_right: Coordinates, fill: str, tip: str) -> None:
         """Draw a rectangle between two pairs of values. `tip` is shown when a reader points at it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from clustersim.figures.canvas import Canvas, svg
 from clustersim.units import duration
 from clustersim.validate import drawing
 from clustersim.validate.evaluate import Outcome
@@ -78,17 +79,21 @@ def sentence(found: Mapping[str, Any]) -> str:
 def _pictures(found: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str]:
     """Yield the scatter of times, and for each grouping the errors of at most 25 groups, as HTML."""
     yield "<h2>Predicted against measured</h2>"
-    yield '<p class="dim">Solid: equal. Dashed: 10 % off. Dotted: 30 % off. Below the line the forecast is too fast.</p>'
-    yield drawing.scatter(rows)
-    yield f'<div class="legend">{drawing.legend(drawing.architectures(rows))}</div>'
+    yield '<p class="dim">Solid: equal. Dashed: 10 % off, and fainter 30 %. Below the line the forecast is too fast.</p>'
+    yield _inline(drawing.scatter(rows))
     for name, of in GROUPS.items():
         errors: defaultdict[str, list[float]] = defaultdict(list)
         for one in rows:
             errors[of(one)].append(one["error"])
         shown = list(found["groups"][name])[:25]
         yield f"<h2>{TITLES[name]}</h2>"
-        yield drawing.spread({group: errors[group] for group in shown})
+        yield _inline(drawing.spread({group: errors[group] for group in shown}))
         yield _table(HEAD, [[group, *figures(found["groups"][name][group])] for group in shown])
+
+
+def _inline(canvas: Canvas) -> str:
+    """Return a picture as part of the page, in which an SVG element needs no namespace."""
+    return svg(canvas).replace(' xmlns="http://www.w3.org/2000/svg"', "")
 
 
 HEAD = ("", "runs", "mean", "median", "90th", "bias", "inside the interval")
@@ -130,7 +135,7 @@ def _worst(rows: Sequence[Outcome]) -> Iterator[str]:
     used = {part for one in farthest for part, seconds in one["breakdown_s"].items() if seconds}
     yield "<h2>The ten farthest off</h2>"
     yield f'<div class="legend">{drawing.parts_legend(used.__contains__)}</div>'
-    yield _table(WORST, [_far(one) for one in farthest], (1, 2), [drawing.bar(one) for one in farthest])
+    yield _table(WORST, [_far(one) for one in farthest], (1, 2), [_inline(drawing.bar(one)) for one in farthest])
     yield f"<p class='dim'>{LAUNCHING}</p>"
 
 

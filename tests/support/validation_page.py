@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clustersim.figures.canvas import svg
 from clustersim.report.calibration import WORDS
 from clustersim.validate import drawing
-from clustersim.validate.page import STYLE, known_errors, sentence, tables
+from clustersim.validate.page import known_errors, sentence, tables
 from clustersim.validate.runs import Run
 from clustersim.validate.statistics import FEWEST, compared
 
@@ -102,18 +103,8 @@ def memory(found: Found) -> str:
 
 
 def picture(found: Found) -> str:
-    """Return predicted against measured seconds as an SVG file, light or dark like the reader's page."""
-    rows = compared(found["runs"])
-    text = drawing.scatter(rows)
-    marks = "".join(
-        f'{drawing.mark(i, "84", str(30 + 18 * i))}<text x="96" y="{34 + 18 * i}">{name}</text>'
-        for i, name in enumerate(drawing.architectures(rows))
-    )
-    head, _, body = text.partition(">")
-    names = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
-    style = f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>"
-    paper = '<rect width="760" height="560" fill="var(--paper)"/>'
-    return f"{head.replace('<svg ', names)}>{style}{paper}{body.removesuffix('</svg>')}{marks}</svg>\n"
+    """Return predicted against measured seconds as an SVG file."""
+    return svg(drawing.scatter(compared(found["runs"])))
 
 
 SHORT = ("runs", "mean", "bias", "inside")
