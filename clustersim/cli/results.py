@@ -220,20 +220,20 @@ def plot(
     output: TextOutput,
 ) -> None:
     """Draw a result as a figure: its timeline, where the step goes, memory, kernels under the roof, or how a sweep scales."""
-    from clustersim.figures import kinds
+    from clustersim.figures import charts
     from clustersim.figures.files import check, write
 
-    if kind not in (known := [*kinds.RUN, *kinds.SWEEP]):
+    if kind not in (known := [*charts.RUN, *charts.SWEEP]):
         raise InputError(f"--kind {kind}: no such figure; {suggest(kind, known)}")
     check("--out", out)
-    if kind in kinds.SWEEP:
+    if kind in charts.SWEEP:
         from clustersim.pages.sweep import sweep_rows
 
-        write(out, kinds.SWEEP[kind]([row for _, row in sweep_rows(result)]))
+        write(out, charts.SWEEP[kind]([row for _, row in sweep_rows(result)]))
     else:
         from clustersim.question import StoredRun
 
         with output.progress() as progress:
             found = StoredRun.of(result).again(progress)
-        write(out, kinds.RUN[kind](found))
+        write(out, charts.RUN[kind](found))
     output.say(f"written to {out}")

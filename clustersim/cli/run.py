@@ -90,10 +90,10 @@ def run(
             parts = result.summary, result.parts, result.record, result.facts.memory
             target = save(target, *parts, identity, force, page)
     if timeline:
+        from clustersim.figures import charts
         from clustersim.figures.files import write
-        from clustersim.figures.timeline import picture
 
-        write(timeline, picture(result.record, result.plan, f"{job.name} on {cluster.name}"))
+        write(timeline, charts.timeline(result))
     summary = result.summary | ({"why": explained.facts()} if explained else {})
     output.show_saved("run", summary, lambda: _lines(result, explained, output), target)
 

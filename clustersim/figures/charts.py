@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.errors import InputError
+from clustersim.figures.bars import breakdown, splits
 from clustersim.figures.canvas import FAINT, Canvas
 from clustersim.figures.kernels import PRODUCTS, KernelRates, kernels
 from clustersim.figures.plot import AxisRange, Plot
+from clustersim.figures.timeline import picture
 from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
@@ -152,3 +154,18 @@ def scaling(rows: Sequence[Row]) -> Canvas:
         plot.canvas.dot((x, y), 5, "#0b5cad")
         plot.canvas.text((x, y + 18), f"{gpus:,}: {tokens / gpus / ideal:.0%}", 12)
     return plot.canvas
+
+
+def timeline(result: StepResult) -> Canvas:
+    """Return the timeline of a step, as `run --timeline` draws it."""
+    return picture(result.record, result.plan, f"{result.job.name} on {result.topology.name}")
+
+
+RUN: dict[str, Callable[[StepResult], Canvas]] = {
+    "timeline": timeline,
+    "breakdown": breakdown,
+    "memory": memory,
+    "roofline": roofline,
+}
+SWEEP: dict[str, Callable[[Sequence[Row]], Canvas]] = {"scaling": scaling, "splits": splits}
+"""The figures that `clustersim plot` draws of a run and of a sweep, by their names."""

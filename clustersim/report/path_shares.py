@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def _exposed(path: Path) -> tuple[float, float, dict[tuple[Variant, int], float]
     """
     total, shared = 0.0, 0.0
     sizes: defaultdict[tuple[Variant, int], float] = defaultdict(float)
-    visible: dict[Activity, dict[str, float]] = {}
+    visible = cache(_visible)
     for span in path:
         seconds = math.fsum(s for stream, s in by_stream(span).items() if stream not in (COMPUTE, HOST))
         total += seconds
@@ -77,10 +78,8 @@ def _exposed(path: Path) -> tuple[float, float, dict[tuple[Variant, int], float]
             continue
         if span.segment_ends is not None:
             shared += min(max(span.end - span.start - span.activity.idle, 0.0), seconds)
-        if span.activity not in visible:
-            visible[span.activity] = _visible(span.activity)
         for call, size in span.carried.items():
-            sizes[call] += size * visible[span.activity].get(call[0][0], 0.0)
+            sizes[call] += size * visible(span.activity).get(call[0][0], 0.0)
     return total, shared, sizes
 
 

@@ -362,7 +362,9 @@ class _Draft:
         self.experts(found, domain)
         if found.cp > 1:
             self.default("parallelism.cp_type")
-            if self.windowed and "p2p" in (self.has("parallelism.cp_type") or "p2p"):
+            blocks = self.has("model.blocks") or ()
+            windowed = bool(self.has("model.window")) or any(block.get("window") for block in blocks)
+            if windowed and "p2p" in (self.has("parallelism.cp_type") or "p2p"):
                 self.assume("parallelism.cp_type", "all_gather", "rings have no sliding windows")
         vpp = self.default("parallelism.vpp", run.vpp) or 1
         for key in ("partition", "layout", "bucket"):
@@ -395,12 +397,6 @@ class _Draft:
         ep = self.has("parallelism.ep")
         if replicas % ep and shards % ep == 0 and self.has("parallelism.expert_tp") is None:
             self.assume("parallelism.expert_tp", 1, f"ep {ep} spans ranks of tp {found.tp}")
-
-    @property
-    def windowed(self) -> bool:
-        """Whether some layer has a window."""
-        blocks = self.has("model.blocks") or ()
-        return bool(self.has("model.window")) or any(block.get("window") for block in blocks)
 
     def stages(self, chunks: int) -> None:
         """Set the layout of layers that do not divide over chunks, if the framework needs equal division."""
@@ -469,7 +465,7 @@ class _Draft:
             self.assumed.append(self.framework.assumes)
         unfit = {
             "training.recompute_modules": not self.reruns_modules(),
-            "parallelism.overlap.ep": not self.alternates("parallelism.overlap.ep"),
+            "parallelism.overlap.ep": not self.alternates(),
         }
         for key in self.framework.defaults:
             if key in HABITS and self.has(key) is None and not unfit.get(key) and self.divided(HABITS[key]):
@@ -479,10 +475,10 @@ class _Draft:
         """Return whether the value of a key, such as the degree `parallelism.ep`, is above 1; True for ""."""
         return not key or (self.has(key) or 1) > 1
 
-    def alternates(self, key: str) -> bool:
+    def alternates(self) -> bool:
         """Return whether passes can alternate, if the framework has them do so: with one stage, or several chunks per stage."""
         split = self.spec["parallelism"]
-        microbatches = self._elsewhere(key, key)[0] == "microbatch"
+        microbatches = self._elsewhere("parallelism.overlap.ep", "parallelism.overlap.ep")[0] == "microbatch"
         return not microbatches or split["pp"] == 1 or split["schedule"] == "interleaved"
 
     def reruns_modules(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from stored import sweep_row
 
 from clustersim.errors import InputError
-from clustersim.figures import bars, charts, files, kinds
+from clustersim.figures import bars, charts, files
 from clustersim.figures.canvas import Box, Canvas, Dot, Text, svg
 from clustersim.figures.plot import AxisRange, Plot
 from clustersim.simulation import simulate
@@ -28,8 +28,8 @@ def _words(canvas):
 
 
 def test_every_kind_shows_a_run_or_a_sweep():
-    assert {*kinds.RUN} == {"timeline", "breakdown", "memory", "roofline"}
-    assert {*kinds.SWEEP} == {"scaling", "splits"}
+    assert {*charts.RUN} == {"timeline", "breakdown", "memory", "roofline"}
+    assert {*charts.SWEEP} == {"scaling", "splits"}
 
 
 def test_the_bars_of_a_breakdown_are_the_step(result):
