@@ -19,7 +19,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Work
 from clustersim.engine.fabric import HOST
-from clustersim.engine.program import once_each
+from clustersim.engine.program import READY, once_each
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import OperatorStep, Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
@@ -41,7 +41,8 @@ def step_kernels(work: Work, path: Path, bounds: Bounds) -> StepKernels:
     critical, each = exposed(work, path)
     margin = bounds.margin(path.record.end, dict(zip(work.kernels, critical.sum(axis=0).tolist(), strict=True)))
     tasks = [path.record.shape.task(number) for number in path.tasks.tolist()]
-    launched = sum(isinstance(item, Kernel) for task in tasks if task.stream == HOST for item in task.items)
+    launches = [task for task in tasks if task.stream == HOST and task.kind != READY]  # the mark READY takes no launch
+    launched = sum(isinstance(item, Kernel) for task in launches for item in task.items)
     return StepKernels(margin, math.fsum((critical / each).ravel().tolist()) + launched)
 
 
