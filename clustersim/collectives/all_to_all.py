@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, distinct
+from clustersim.arrays import Floats, Ints, Mask, distinct, summed
 from clustersim.collectives.loads import Feeders, PhaseLoads, TooManyRoutesError, bounds, width
 from clustersim.collectives.model import AllPairs
 from clustersim.topology.hops import EndpointClasses, RouteSegment
@@ -159,10 +159,7 @@ def _node_links(
         outwards = part is totals.symmetry.leaves
         routes = totals.topology.route(*((own.gpu, apart) if outwards else (apart, own.gpu)))
         totals.add(routes, own.key // rails, own.weight * factor[first : first + BLOCK], part)
-        route = np.repeat(np.arange(len(apart)), np.diff(routes.start))
-        kept = part[routes.links]
-        latency = totals.topology.latency[routes.links] * routes.share
-        seconds.append(np.asarray(np.bincount(route[kept], latency[kept], len(apart)), np.float64))
+        seconds.append(totals.seconds(routes, part))
     return np.concatenate(seconds or [factor[:0]])
 
 
@@ -318,8 +315,7 @@ def weight_elsewhere(endpoints: Endpoints, asked: Endpoints, nodes: int) -> tupl
 def _sums(keys: Ints, weight: Floats, asked: Ints) -> Floats:
     """Return the sum of `weight` over the items whose key is asked[i], for each i."""
     found, inverse = np.unique(np.concatenate([keys, asked]), return_inverse=True)
-    sums = np.asarray(np.bincount(inverse[: len(keys)], weight, len(found)), np.float64)
-    return sums[inverse[len(keys) :]]
+    return summed(inverse[: len(keys)], weight, len(found))[inverse[len(keys) :]]
 
 
 class Side(NamedTuple):
@@ -430,10 +426,7 @@ def _inside_classes(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floa
     nodes = 1 + int(max(one.endpoints.node.max(), two.endpoints.node.max()))
     (a, key, sent), (b, other, received) = (_by_node(side, nodes) for side in (one, two))
     found = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in equal_pairs(key, other)]
-    pair, inverse = np.unique(np.concatenate([p for p, _ in found] or [a[:0]]), return_inverse=True)
-    return pair, np.asarray(
-        np.bincount(inverse, np.concatenate([w for _, w in found] or [sent[:0]]), len(pair)), np.float64
-    )
+    return _summed(*(np.concatenate(arrays) for arrays in zip((a[:0], sent[:0]), *found, strict=True)))
 
 
 def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
@@ -513,7 +506,7 @@ class LoadTotals:
         route = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start))
         kept = np.flatnonzero(part[routes.links])
         latency = self.topology.latency[routes.links[kept]] * routes.share[kept]
-        return np.asarray(np.bincount(route[kept], latency, len(routes.latency)), np.float64)
+        return summed(route[kept], latency, len(routes.latency))
 
     def note_latency(self, group: Ints, latency: Floats) -> None:
         """Raise the recorded latency of each group to the largest of its routes' `latency`, in seconds."""
@@ -567,4 +560,4 @@ def _rail_by_rail(nics: Ints, rails: Ints) -> Ints:
 def _summed(key: Ints, weight: Floats) -> tuple[Ints, Floats]:
     """Return the distinct keys, ascending, and the sum of the weights of each."""
     found, inverse = np.unique(key, return_inverse=True)
-    return found, np.asarray(np.bincount(inverse, weight, len(found)), np.float64)
+    return found, summed(inverse, weight, len(found))

@@ -47,10 +47,8 @@ def figures(ratio: Floats, table: Columns) -> dict[str, float]:
     Keys: mean, median and p90 of the absolute relative error (0.1 for 10 %), large (mean above 20 GFLOP; absent without any) and
     bias (median ratio).
     """
-    error, large = np.abs(ratio - 1), table.flop > LARGE
-    found = {"mean": error.mean(), "median": np.median(error), "p90": np.quantile(error, 0.9)}
-    found |= {"large": error[large].mean()} if large.any() else {}
-    return {key: round(float(value), 5) for key, value in (found | {"bias": np.median(ratio)}).items()}
+    found = pl.DataFrame({"ratio": ratio, "flop": table.flop}).select(**_of_kernels()).row(0, named=True)
+    return {key: round(value, 5) for key, value in found.items() if value is not None}
 
 
 def groups(text: str) -> tuple[str, ...]:
@@ -139,15 +137,12 @@ def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Itera
     the 80 % interval), scalar_mean, scalar_median, scalar_p90, seconds (median of the measured); None if unknown.
     """
     names = ["predictor", *(KEYS[key] for key in keys)]
-    error, scaled = (pl.col("ratio") - 1).abs(), (pl.col("scalar") - 1).abs()
     found = deciles(frame, keys).group_by(names, maintain_order=True)
     table = found.agg(
-        **_figures(error, ""),
-        large=error.filter(pl.col("flop") > LARGE).mean(),
-        bias=pl.col("ratio").median(),
+        **_of_kernels(),
         samples=pl.len(),
         coverage=pl.col("inside").mean(),
-        **_figures(scaled, "scalar_"),
+        **_percentiles("scalar", "scalar_"),
         seconds=pl.col("seconds").median(),
         new=pl.col("new").unique(maintain_order=True).str.join(", "),
     )
@@ -157,14 +152,17 @@ def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Itera
     yield from sorted(rows, key=lambda row: (order[tuple(row[name] for name in others)], row.get("decile", 0)))
 
 
-def _figures(error: pl.Expr, prefix: str) -> dict[str, pl.Expr]:
-    """Return the mean, median and 90th percentile of errors, with a prefix before their names."""
-    kept = error.drop_nulls()
-    return {
-        f"{prefix}mean": kept.mean(),
-        f"{prefix}median": kept.median(),
-        f"{prefix}p90": kept.quantile(0.9, "linear"),
-    }
+def _of_kernels() -> dict[str, pl.Expr]:
+    """Return the errors of kernels and their bias, from the columns `ratio` and `flop`."""
+    large = (pl.col("ratio") - 1).abs().filter(pl.col("flop") > LARGE).mean()
+    return _percentiles("ratio") | {"large": large, "bias": pl.col("ratio").median()}
+
+
+def _percentiles(column: str, prefix: str = "") -> dict[str, pl.Expr]:
+    """Return the mean, median and 90th percentile of the errors of a column of ratios, with a prefix before their names."""
+    kept = (pl.col(column) - 1).abs().drop_nulls()
+    found = {"mean": kept.mean(), "median": kept.median(), "p90": kept.quantile(0.9, "linear")}
+    return {f"{prefix}{key}": value for key, value in found.items()}
 
 
 def deciles(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:

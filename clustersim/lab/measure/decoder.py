@@ -112,16 +112,16 @@ def _attention(model: DecoderShape, qkv: Any, angles: tuple[Any, Any]) -> Any:
     q, k, v = (
         part.view(batch, seq, -1, model.dim).transpose(1, 2) for part in qkv.split([model.hidden, kv, kv], dim=-1)
     )
-    q, k = _rotate(q, angles), _rotate(k, angles)
+    q, k = rotate(q, *angles), rotate(k, *angles)
     grouped = model.heads != model.kv_heads
     out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     return out.transpose(1, 2).reshape(batch, seq, model.hidden)
 
 
-def _rotate(x: Any, angles: tuple[Any, Any]) -> Any:
-    """Return x with rotary positions. angles: cosines and sines."""
+def rotate(x: Any, cosine: Any, sine: Any) -> Any:
+    """Return x with rotary positions, given the cosines and sines of their angles."""
     left, right = x.chunk(2, dim=-1)
-    return x * angles[0] + torch.cat((-right, left), dim=-1) * angles[1]
+    return x * cosine + torch.cat((-right, left), dim=-1) * sine
 
 
 def angles(model: DecoderShape, seq: int, device: Device) -> tuple[Any, Any]:

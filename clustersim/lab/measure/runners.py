@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clustersim.lab.measure.cases import ACCUMULATE, COMPILED, LIGER, Case, Unavailable
+from clustersim.lab.measure.decoder import rotate
 from clustersim.lab.measure.device import Device, compiled
 from clustersim.lab.measure.timing import KernelLaunch
 
@@ -125,16 +126,10 @@ class Function(NamedTuple):
     dtype: str = ""
 
 
-def _rotate(x: Any, cosine: Any, sine: Any) -> Any:
-    """Return x with rotary positions."""
-    left, right = x.chunk(2, dim=-1)
-    return x * cosine + torch.cat((-right, left), dim=-1) * sine
-
-
 def _rotate_heads(q: Any, k: Any, cosine: Any, sine: Any) -> Any:
     """Return queries and keys (batch, heads, sequence, dim) with rotary positions."""
     wide, thin = cosine.unsqueeze(1), sine.unsqueeze(1)
-    return _rotate(q, wide, thin), _rotate(k, wide, thin)
+    return rotate(q, wide, thin), rotate(k, wide, thin)
 
 
 FUNCTIONS = {
@@ -150,7 +145,7 @@ FUNCTIONS = {
     "mul": Function(lambda x, y: x * y, 2),
     "bias_dropout_add": Function(lambda x, y: y + functional.dropout(x, 0.1, training=True), 2),
     "dropout": Function(lambda x: functional.dropout(x, 0.1, training=True)),
-    "rope": Function(_rotate, 1, 2),
+    "rope": Function(rotate, 1, 2),
     "to_fp32": Function(lambda x: x.float()),
     "from_fp32": Function(lambda x: x.bfloat16(), dtype="fp32"),
     "copy": Function(lambda x: x.clone()),
