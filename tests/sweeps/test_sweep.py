@@ -14,14 +14,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from stored import sweep_row
 
 from clustersim.cli.sweep import Shown, point_table
-from clustersim.errors import InputError
+from clustersim.errors import ClustersimError, InputError
 from clustersim.pages.sweep import sweep_page
 from clustersim.parallel import options as workload_options
 from clustersim.parallel.options import KEYS
 from clustersim.simulation import simulate
-from clustersim.sweeps import evaluate, log, run
+from clustersim.sweeps import evaluate, log, run, runner
 from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, points, words
 from clustersim.sweeps.table import ranked
 
@@ -327,6 +328,34 @@ def test_the_space_of_a_sweep():
         {"parallelism.tp": 1, "parallelism.schedule": "1f1b"},
         {"parallelism.tp": 2, "parallelism.schedule": "1f1b"},
     ]
+
+
+def after(count, failure):
+    """Return an iterator of rows that fails after some."""
+
+    def rows(files, case, space, workers, spent, crew):
+        for index in range(count):
+            yield index, sweep_row(tokens_per_s=1.0, step_time_s=1.0)
+        raise failure
+
+    return rows
+
+
+def interrupted(monkeypatch, tmp_path, failure, kind):
+    monkeypatch.setattr(runner, "rows", after(5, failure))
+    with pytest.raises(kind) as error:
+        run.run(NODE, JOB, SPACE, 2, tmp_path / "x")
+    assert list(log.read(tmp_path / "x")[1]) == [log.key(point) for point in SPACE[:5]]
+    assert json.loads((tmp_path / "x" / "manifest.json").read_text())["complete"] is False
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["manifest.json", "points.jsonl", "x"]
+    return str(error.value)
+
+
+def test_a_failure_keeps_what_is_done(tmp_path, monkeypatch):
+    text = interrupted(monkeypatch, tmp_path, ClustersimError("a worker died"), ClustersimError)
+    assert "a worker died; points.jsonl in" in text
+    (tmp_path / "other").mkdir()
+    interrupted(monkeypatch, tmp_path / "other", ZeroDivisionError("a bug"), ZeroDivisionError)
 
 
 def test_wrong_input_leaves_an_older_sweep_alone(done, tmp_path):
