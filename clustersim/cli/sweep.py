@@ -86,6 +86,8 @@ def sweep(
     asked = space(changes, options.by_key(settings), axes)
     asked = replace(asked, fixed=options.on_machine(machine, topology, asked.fixed, asked.axes))
     order, front = words("sort", sort), words("pareto", pareto or None)
+    if wrong := [name for name in front if name not in FRONT]:
+        raise InputError(f"--pareto {wrong[0]}: not an objective; {suggest(wrong[0], FRONT)}")
     if out:
         check_target(out)
     if csv:
@@ -138,8 +140,6 @@ class Shown:
         """Return the shown rows with a result, in order. Raises InputError for an unknown column."""
         from clustersim.sweeps.table import front, ranked
 
-        if wrong := [name for name in self.pareto if name not in FRONT]:
-            raise InputError(f"--pareto {wrong[0]}: is nothing that is weighed; {suggest(wrong[0], FRONT)}")
         return ranked(front(self.found.rows, self.pareto) if self.pareto else self.found.rows, self.sort)
 
     def fields(self, top: int | None) -> dict[str, Any]:

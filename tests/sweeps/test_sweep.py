@@ -116,6 +116,13 @@ def command(call):
     return lambda *arguments: call("sweep", str(NODE), str(JOB), *arguments)
 
 
+def test_an_unknown_objective_is_refused_before_any_point_is_simulated(command):
+    code, out, err = command("--tp", "1,2", "--pareto", "inf", "--out", "x")
+    assert (code, out) == (2, "")
+    assert err.endswith("--pareto inf: not an objective; known: energy, gpus, memory, rent, step\n")
+    assert not Path("x").exists()
+
+
 def test_the_command(command, done):
     code, out, err = command(*OPTIONS, "--workers", "1")
     assert (code, err) == (0, "")
