@@ -157,9 +157,8 @@ def encoder_linear_flop(job: Job) -> float:
     if not model.encoder_layers:
         return 0.0
     inner, keys = model.heads * head_width(model), 2 * (model.kv_heads or model.heads) * head_width(model)
-    encoder_weights = sum(
-        count * parameters.block_products(kind) for kind, count in parameters.distinct(encoder_model(model))
-    )
+    kinds = parameters.distinct(encoder_model(model))
+    encoder_weights = sum(count * parameters.block_products(kind) for kind, count in kinds)
     encoder_weights += model.layers * model.hidden * keys
     return 2.0 * (encoder_tokens(job) * encoder_weights + tokens(job) * model.layers * 2 * model.hidden * inner)
 

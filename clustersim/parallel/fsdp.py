@@ -86,11 +86,8 @@ def _unit(stage: Stage, layer: Layer, items: Steps) -> Unit:
 
 def _root_weights(stage: Stage) -> tuple[int, int, tuple[int, int]]:
     """Return the number of weights of a stage outside its blocks: (trained dense, trained in spread experts, `Unit.frozen`)."""
-    weights = [
-        (*stage.layer_parameters(layer), *stage.layer_frozen(layer))
-        for layer, _ in stage.layers
-        if layer.name not in BLOCKS
-    ]
+    layers = [layer for layer, _ in stage.layers if layer.name not in BLOCKS]
+    weights = [(*stage.layer_parameters(layer), *stage.layer_frozen(layer)) for layer in layers]
     dense, experts, *frozen = map(sum, zip(*weights, strict=True)) if weights else (0, 0, 0, 0)
     return dense, experts, (frozen[0], frozen[1])
 

@@ -116,10 +116,8 @@ def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
     if narrow is None or job.sharded or (lora and lora.base):
         return 0.0
     layers = ((layer, count) for stage in stages for layer, count in stage.layers)
-    products = ((product, count) for layer, count in layers for op in layer.operators for product in _products(op))
-    weights = sum(
-        count * product.batch * product.m * product.n for product, count in products if product.dtype == narrow.product
-    )
+    products = ((gemm, count) for layer, count in layers for op in layer.operators for gemm in _products(op))
+    weights = sum(count * gemm.batch * gemm.m * gemm.n for gemm, count in products if gemm.dtype == narrow.product)
     return 2 * narrow.size * weights
 
 
