@@ -1,18 +1,18 @@
-"""Points on a Ray cluster: a worker per CPU of its nodes, rows as they finish, lost workers replaced.
+"""Points on a Ray cluster: tasks on all CPUs of its nodes, rows as they finish, tasks of lost nodes repeated.
 
-A worker is a Ray actor that loads the sweep once, from bytes read here, and then gets a few points at a time. Points of a lost
-worker go to others. Nodes that join later get workers too.
+A task simulates a few points in a worker process of Ray, which loads the sweep once, from bytes read here. Ray queues the tasks,
+also for nodes that join later.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+from uuid import uuid4
 
 from clustersim import extras
 from clustersim.errors import ClustersimError, InputError
@@ -21,32 +21,29 @@ from clustersim.sweeps.runner import Begin, Spent, Timed, prepared, timed
 from clustersim.sweeps.space import Point
 from clustersim.version import __version__
 
-CHUNK = 8
-"""Points per call, to spread the overhead of a call."""
-AHEAD = 2
-"""Largest number of unfinished calls per worker, so that it never waits for the next one."""
+CHUNK = 16
+"""Largest number of points per task, to spread the overhead of a task; points of one task share kernels."""
 ATTEMPTS = 3
 """Number of workers that may be lost with the same points before these are given up."""
 CONNECT = 5.0
 """Seconds within which an address must answer."""
-LOOK = 1.0
-"""Seconds between counts of the cluster's CPUs."""
+_loaded: dict[str, SweepInputs] = {}
+"""In a worker of Ray: inputs of the sweep, by its name."""
 
 
-class PointWorker:
-    """Actor on a CPU of the cluster."""
+def evaluated(name: str, begin: Sequence[Any], points: Sequence[Point]) -> tuple[str, list[Timed]]:
+    """Return the versions of Python and clustersim of this worker, and the rows of points with the CPU time of each.
 
-    def __init__(self, begin: Begin) -> None:
-        self.case: SweepInputs | None = prepared(begin)
+    name: of the sweep. begin: a reference to its `Begin`, in a sequence because Ray would otherwise copy it for each task.
+    """
+    if name not in _loaded:
+        import ray
 
-    def version(self) -> str:
-        """Return the versions of Python and clustersim of the worker."""
-        return __version__
-
-    def evaluate(self, points: Sequence[Point]) -> list[Timed]:
-        """Return the rows of points, with the CPU time of each."""
-        assert self.case is not None  # workers of a sweep always receive its inputs
-        return [timed(self.case, point) for point in points]
+        _loaded.clear()
+        case = prepared(ray.get(begin[0]))
+        assert case is not None  # workers of a sweep always receive its inputs
+        _loaded[name] = case
+    return __version__, [timed(_loaded[name], point) for point in points]
 
 
 def rows(
@@ -58,11 +55,41 @@ def rows(
     are lost with every worker that tries them.
     """
     with redirect_stdout(_Nowhere()), _connected(address) as ray:  # Ray prints messages about lost nodes
-        work = _Work(ray, begin, points, deque(map(deque, groups)), spent)
+        task = ray.remote(num_cpus=1, max_retries=0)(evaluated)
+        name, shared, failed = uuid4().hex, [ray.put(begin)], Counter[int]()
+
+        def started(places: Sequence[int]) -> Any:
+            return task.remote(name, shared, [points[place] for place in places])
+
+        parts = [group[first : first + CHUNK] for group in groups for first in range(0, len(group), CHUNK)]
+        calls = {started(places): tuple(places) for places in parts}
         try:
-            yield from work.rows()
+            while calls:
+                [done], _ = ray.wait([*calls], num_returns=1)
+                places = calls.pop(done)
+                try:
+                    version, found = ray.get(done)
+                except (
+                    ray.exceptions.WorkerCrashedError,
+                    ray.exceptions.NodeDiedError,
+                    ray.exceptions.ObjectLostError,
+                ):
+                    spent.lost += 1
+                    failed.update(places)
+                    if max(failed[place] for place in places) >= ATTEMPTS:
+                        what = (
+                            f"{ATTEMPTS} workers of the Ray cluster died on the same points, perhaps for lack of memory"
+                        )
+                        raise ClustersimError(what) from None
+                    calls |= {started([place]): (place,) for place in places}  # so that a crash loses no others
+                except ray.exceptions.RayError as error:
+                    raise _unable(error) from None
+                else:
+                    _same(version)
+                    yield from zip(places, found, strict=True)
         finally:
-            work.end()
+            for call in calls:
+                ray.cancel(call, force=True)
 
 
 class _Nowhere:
@@ -112,111 +139,10 @@ def _unreachable(address: str, why: str) -> InputError:
     return InputError(f"{what}; start one with `ray start --head`, and give its address or auto")
 
 
-class _Call(NamedTuple):
-    """Points given to a worker in one call."""
-
-    worker: _Worker
-    places: tuple[int, ...]
-
-
-@dataclass(eq=False, slots=True)
-class _Worker:
-    """State of a remote worker."""
-
-    actor: Any
-    own: deque[int] = field(default_factory=deque)
-    """Remaining indices of the group that it works on."""
-    calls: int = 0
-    """Number of unfinished calls."""
-
-
-class _Work:
-    """The points of a sweep and the workers that simulate them."""
-
-    def __init__(
-        self, ray: Any, begin: Begin, points: Sequence[Point], groups: deque[deque[int]], spent: Spent
-    ) -> None:
-        self.ray, self.points, self.groups, self.spent = ray, points, groups, spent
-        self.begin = ray.put(begin)
-        self.kind = ray.remote(num_cpus=1, max_restarts=0)(PointWorker)
-        self.starting: dict[Any, _Worker] = {}
-        self.workers: set[_Worker] = set()
-        self.calls: dict[Any, _Call] = {}
-        self.failed = Counter[int]()
-
-    def rows(self) -> Iterator[tuple[int, Timed]]:
-        """Yield the rows as they finish."""
-        left = len(self.points)
-        while left:
-            self._hire()
-            done, _ = self.ray.wait([*self.starting, *self.calls], num_returns=1, timeout=LOOK)
-            for ref in done:
-                for answer in self._answered(ref):
-                    left -= 1
-                    yield answer
-
-    def end(self) -> None:
-        """End all workers."""
-        for worker in (*self.workers, *self.starting.values()):
-            self.ray.kill(worker.actor)
-
-    def _hire(self) -> None:
-        """Start a worker for every CPU of the cluster, up to the remaining work; workers without a CPU wait."""
-        cpus = int(self.ray.cluster_resources().get("CPU", 0))
-        have = len(self.workers) + len(self.starting)
-        for _ in range(min(max(cpus, 1) - have, len(self.groups))):
-            worker = _Worker(self.kind.remote(self.begin))
-            self.starting[worker.actor.version.remote()] = worker
-
-    def _answered(self, ref: Any) -> Iterator[tuple[int, Timed]]:
-        """Yield the rows of a finished call, and give its worker further points."""
-        call = self.calls.pop(ref, None)
-        worker = call.worker if call else self.starting.pop(ref)
-        try:
-            found = self.ray.get(ref)
-        except self.ray.exceptions.RayActorError as error:
-            self._lost(worker, call, error)
-            return
-        worker.calls -= call is not None
-        if call is None:
-            _same(found)
-            self.workers.add(worker)
-        self._feed(worker)
-        if call:
-            yield from zip(call.places, found, strict=True)
-
-    def _feed(self, worker: _Worker) -> None:
-        while worker.calls < AHEAD and worker in self.workers:
-            if not worker.own and self.groups:
-                worker.own = self.groups.popleft()
-            if not worker.own:
-                return
-            places = tuple(worker.own.popleft() for _ in range(min(CHUNK, len(worker.own))))
-            ref = worker.actor.evaluate.remote([self.points[place] for place in places])
-            self.calls[ref] = _Call(worker, places)
-            worker.calls += 1
-
-    def _lost(self, worker: _Worker, call: _Call | None, error: Any) -> None:
-        """Give the points of a lost worker to others. Raises ClustersimError if no worker can start, or points end all."""
-        if error.actor_init_failed:
-            why = str(error).strip().rpartition("\n")[2]
-            remedy = f"install clustersim {__version__} and the modules of --plugins on every node"
-            raise ClustersimError(f"a worker of the Ray cluster cannot begin ({why}); {remedy}")
-        if worker in self.workers:
-            self.workers.remove(worker)
-            self.spent.lost += 1
-        if worker.own:
-            self.groups.append(worker.own)
-            worker.own = deque()
-        if call is None:
-            return
-        self.failed.update(call.places)
-        if max(self.failed[place] for place in call.places) >= ATTEMPTS:
-            what = f"{ATTEMPTS} workers of the Ray cluster died on the same points, perhaps for lack of memory"
-            raise ClustersimError(what)
-        self.groups.extend(deque([place]) for place in call.places)  # one by one, so that a crash loses no others
-        for other in self.workers:
-            self._feed(other)
+def _unable(error: Exception) -> ClustersimError:
+    why = str(error).strip().rpartition("\n")[2]
+    remedy = f"install clustersim {__version__} and the modules of --plugins on every node"
+    return ClustersimError(f"a worker of the Ray cluster cannot begin ({why}); {remedy}")
 
 
 def _same(version: str) -> None:
