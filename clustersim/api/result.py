@@ -151,7 +151,7 @@ class Result:
     def _figures(self) -> dict[str, str]:
         """{name: text} of the main figures."""
         return {
-            "step time": seconds(self.step_time),
+            "step time": seconds(self.expected_step_time),
             "throughput": f"{self.tokens_per_s:,.0f} tokens/s",
             "MFU": f"{self.mfu:.1%}",
             "memory": f"{scaled(self.memory, 'B')} ({self.summary['memory']['verdict']})",
@@ -236,7 +236,7 @@ class SweepResult(_Table):
     def __repr__(self) -> str:
         """Return the number of points and the best one in one line."""
         found = ranked(self.rows)
-        best = f", the best {seconds(found[0]['step_time_s'])} with {self.best}" if found else ""
+        best = f", the best {seconds(found[0]['expected_step_time_s'])} with {self.best}" if found else ""
         return f"SweepResult({len(self.rows)} points, {len(found)} with a result{best})"
 
 

@@ -202,11 +202,11 @@ def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = (
     differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in plans}) > 1]
     cells = [head]
     for place, (kind, one) in enumerate(plans):
-        row, kilos = one.row, (one.kwh / 1e3, one.co2_kg / 1e3)
+        row, step, kilos = one.row, seconds(one.row["expected_step_time_s"]), (one.kwh / 1e3, one.co2_kg / 1e3)
         chunks = f" vpp {row['vpp']}" if row["vpp"] > 1 else ""
         split = f"{'! ' if doubtful(row) else ''}tp {row['tp']} pp {row['pp']} dp {row['dp']}{chunks}"
         size = [f"{place + 1}.", _cluster(kind, differ), f"{one.nodes:,}", f"{row['ranks']:,}", str(one.goodput.spares)]
-        speed = [str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{one.goodput.share:.1%}"]
+        speed = [str(row["global_batch"]), step, f"{row['mfu']:.1%}", f"{one.goodput.share:.1%}"]
         money = ["-" if usd is None else dollars(usd) for usd in (one.usd, one.usd_owned)]
         rest = [f"{one.days:.1f}" if one.days >= 1 else f"{one.days:.2g}", *money]
         rest += [f"{kilo:,.0f}" if kilo >= 10 else f"{kilo:.2g}" for kilo in kilos]

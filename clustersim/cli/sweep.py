@@ -237,7 +237,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal:
     cells = [head]
     for place, row in enumerate(rows, 1):
         used = f"{row['ranks']} of {row['gpus']}" if len(owned) > 1 and row["idle_gpus"] else str(row["ranks"])
-        speed = [f"{place}.", f"{row['tokens_per_s']:,.0f}", duration(row["step_time_s"]), used]
+        speed = [f"{place}.", f"{row['tokens_per_s']:,.0f}", duration(row["expected_step_time_s"]), used]
         shares = [f"{row['mfu']:.1%}", f"{row['bubble_s'] / row['step_time_s']:.1%}"]
         memory = ("! " if doubtful(row) else "") + gibibytes(row["peak_memory_bytes"])
         prices = ["-" if row[price] is None else f"{row[price]:,.0f}" for price in priced_by.values()]

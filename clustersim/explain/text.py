@@ -29,7 +29,7 @@ def lines(found: Explanation, look: Look = PLAIN) -> list[str]:
     head = f"{printable(found.summary['name'])} on {printable(found.summary['cluster']['name'])}: "
     step = look.strong(duration(found.step_time))
     return [
-        *folded(f"{head}a step of {step}, which is the sum of its critical path:"),
+        *folded(f"{head}a simulated step of {step}, the sum of its critical path:"),
         *_path(found),
         *_bottlenecks(found, look.strong),
         "",

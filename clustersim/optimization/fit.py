@@ -42,7 +42,7 @@ class Remedy(NamedTuple):
     length: int
     """Number of changes; one may set several keys."""
     step: float
-    """Seconds of a step with the changes."""
+    """Expected seconds of a step with the changes."""
     memory: float
     """Bytes of the fullest GPU."""
 
@@ -112,7 +112,7 @@ class _Search:
         with suppress(ClustersimError):
             simulator = Simulator(self.grow(nodes)) if self.grow and isinstance(nodes, int) else self.simulator
             found = simulator.outline(trial.job, "auto")
-            return Remedy(trial.changes, length, found["step_time_s"], found["memory"]["peak_bytes"])
+            return Remedy(trial.changes, length, found["expected_step_time_s"], found["memory"]["peak_bytes"])
         return None
 
     def _fits(self, trial: _Trial | None) -> bool:

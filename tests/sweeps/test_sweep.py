@@ -25,6 +25,7 @@ from clustersim.simulation import simulate
 from clustersim.sweeps import evaluate, log, run, runner
 from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, points, words
 from clustersim.sweeps.table import ranked
+from clustersim.units import duration
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "topologies" / "hgx_h100_8.yaml"
@@ -132,6 +133,8 @@ def test_the_command(command, done):
     shown = [int(row.split()[1].replace(",", "")) for row in rows]
     assert shown == [round(row["tokens_per_s"]) for row in best]
     assert shown == sorted(shown, reverse=True)
+    steps = [" ".join(row.split()[2:4]) for row in rows]  # as `run` prints them: tokens/s times seconds is the batch
+    assert steps == [duration(row["expected_step_time_s"]) for row in best]
     assert f"\n{len(best)} of 12 points were simulated\n" in out
     assert "\n  4 are illegal, such as: parallelism.tp: 3 does not divide" in out
     assert [p.name for p in Path("results").iterdir()] == ["sweep-hgx_h100_8-gpt3_xl-predictor-roofline-global_batch64"]
