@@ -102,6 +102,26 @@ def read(more="", text=BASE, settings=None, **variables):
     return found, build(parse(json.dumps(found.workload)))
 
 
+PROGRAM = BASE.partition("pretrain_gpt")[2]
+LAUNCHES = {
+    "Slurm": ("#SBATCH -N 4\n#SBATCH --gres=gpu:a100:8\nsrun", "4 nodes of 8 GPUs"),
+    "PBS Professional": ("#PBS -N job-70\n#PBS -l select=4:ncpus=64:ngpus=8:mpiprocs=8\nmpiexec", "4 nodes of 8 GPUs"),
+    "PBS without GPUs": ("#PBS -l select=4\n#PBS -l walltime=0:30:00\nmpiexec -n 16 --ppn 4", "4 nodes of 4 GPUs"),
+    "Torque": ("#PBS -l nodes=4:ppn=48:gpus=8,walltime=8:00:00\nmpirun", "4 nodes of 8 GPUs"),
+    "LSF": ('#BSUB -n 32\n#BSUB -nnodes 4\n#BSUB -gpu "num=8:mode=shared"\nmpirun', "4 nodes of 8 GPUs"),
+    "jsrun": ("jsrun -n 24 -a 1 -g 1 -c 7 -r 6 -bpacked:7", "4 nodes of 6 GPUs"),
+    "jsrun, a node a set": ("jsrun --nrs=4 --tasks_per_rs=6 --gpu_per_rs=6 --rs_per_host=1", "4 nodes of 6 GPUs"),
+    "jsrun in a job of LSF": ("#BSUB -nnodes 4\njsrun -n24 -a1 -g1 -r6", "4 nodes of 6 GPUs"),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_headers_and_launchers_say_nodes_and_gpus(name):
+    launcher, machine = LAUNCHES[name]
+    found = imported("train.sh", f"{launcher} python pretrain_gpt{PROGRAM}\n", ImportRequest({}, {}))
+    assert found.machine == machine
+
+
 SAYS = {
     "--global-batch-size 64": "training.global_batch=64",
     # Megatron: one microbatch a replica
