@@ -100,7 +100,7 @@ def parse(text: str, path: str = "<text>", foreign: bool = False) -> Document:
         raise ConfigError(path, 1, 1, "the file is empty; start from one of the shipped examples")
     if root.kind != "mapping":
         found = "a list" if root.kind == "list" else "a single value"
-        why = f"the top level must be a mapping of keys, not {found}; write `key: value`"
+        why = f"the top level must be a mapping of keys, not {found}; write `key: value`; `clustersim import` reads other files"
         raise ConfigError(path, *root.place, why)
     reader = _Reader(path, foreign)
     if reader.count(root, 0, {}) > 2 * MAX_VALUES:

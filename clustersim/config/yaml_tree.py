@@ -23,7 +23,7 @@ _REMEDIES = {
     "found character that cannot start any token": "indent with spaces, not tabs, and quote text that begins with @ or `",
     "mapping values are not allowed in this context": "indent keys of one level alike, and quote text that holds `: `",
     "found a tab character that violates indentation": "indent with spaces, not tabs",
-    "did not find expected <document start>": "keep one document a file",
+    "did not find expected <document start>": "keep one document a file; `clustersim import` reads other files",
 }
 
 

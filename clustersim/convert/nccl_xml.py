@@ -95,7 +95,9 @@ def _parse(path: Path) -> ElementTree.Element:
     """Return the root of the file, decoded as UTF-8 whatever encoding it declares, as NCCL writes it."""
     text = read_text(path, "an XML file of NCCL's")
     if "<!" in text.replace("<!--", ""):
-        raise InputError(f"{path}: declares entities, which NCCL's files do not; give the file that NCCL wrote")
+        raise InputError(
+            f"{path}: declares entities, as hwloc's files and not NCCL's; give that of NCCL_TOPO_DUMP_FILE"
+        )
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:

@@ -171,7 +171,7 @@ def _check_kind(document: Document) -> None:
             what = "this is a topology, not a workload; the topology comes first, then the workload"
             raise document.error((key, KEY), what)
     if document.path.endswith(".json") and not document.data.keys() & {"model_type", "model"}:
-        raise document.error((), "lacks model_type; a Hugging Face config.json has it, a workload has model")
+        raise document.error((), "lacks model_type; a Hugging Face config.json has it; or see `clustersim import`")
     if "jobs" in document.data:
         raise document.error(("jobs", KEY), "this is a file of jobs, not a workload; `clustersim jobs` simulates it")
 

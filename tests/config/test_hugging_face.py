@@ -92,7 +92,7 @@ WRONG = {
     '{"model_type": "vit", "num_hidden_layers": null}': (
         "lacks num_hidden_layers; a config.json of model_type 'vit' has it"
     ),
-    '{"model_type": null}': "lacks model_type; a Hugging Face config.json has it",
+    '{"model_type": null}': "lacks model_type; a Hugging Face config.json has it; or see `clustersim import`",
     '{"hidden_size": null}': "lacks hidden_size; a config.json of model_type 'qwen3_moe' has it",
     '{"num_experts": null}': "lacks num_experts; a config.json of model_type 'qwen3_moe' has it",
     '{"num_hidden_layers": -1}': "num_hidden_layers is -1; it must be a whole number of at least 1",

@@ -38,7 +38,7 @@ def load(name: str, folder: Path | None = None) -> Gpu:
     known = {alias.lower(): gpu for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
     if name.lower() not in known:
         hint = suggest(name.lower(), known, {gpu.name for gpu in known.values()})
-        raise UnknownNameError(f"unknown GPU {shown(name)}; {hint}, or a path to a YAML file")
+        raise UnknownNameError(f"unknown GPU {shown(name)}; {hint}, a YAML file, or of `clustersim list nodes`")
     return known[name.lower()]
 
 
