@@ -37,7 +37,7 @@ RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.2, 2.0, 5.0, 10.0)
 COLUMNS, PANEL, LEGEND = 2, (560.0, 380.0), 20.0
 """Panels per row, their width and height, and the height of a line of the legend, in pixels."""
 
-Look = tuple[str, str]
+MarkLook = tuple[str, str]
 """(colour, mark)"""
 NewPlot = Callable[[str, AxisRange, AxisRange], Plot]
 """Function (title, x, y) that begins a panel at its place in the figure."""
@@ -55,7 +55,7 @@ class Figure(NamedTuple):
 def figures(frame: pl.DataFrame) -> Iterator[Figure]:
     """Yield the figures of one predictor's judged kernels: forecast over measured, error by size, error by GPU."""
     name, looks = str(frame["predictor"][0]), _looks(frame)
-    kinds: tuple[tuple[str, str, str, Callable[[NewPlot, str, pl.DataFrame], dict[str, Look]]], ...] = (
+    kinds: tuple[tuple[str, str, str, Callable[[NewPlot, str, pl.DataFrame], dict[str, MarkLook]]], ...] = (
         (
             "scatter",
             "forecast over measured time",
@@ -87,7 +87,7 @@ def figures(frame: pl.DataFrame) -> Iterator[Figure]:
     parts = [(str(kind), part) for (kind,), part in frame.group_by("kind", maintain_order=True)]
     (width, height), rows = PANEL, -(-len(parts) // COLUMNS)
     for key, title, text, draw in kinds:
-        canvas, legend = Canvas(COLUMNS * width, rows * height, f"{name}: {title}"), dict[str, Look]()
+        canvas, legend = Canvas(COLUMNS * width, rows * height, f"{name}: {title}"), dict[str, MarkLook]()
         for place, (kind, part) in enumerate(parts):
             corner = place % COLUMNS * width, place // COLUMNS * height
             legend |= draw(partial(Plot, canvas=canvas, corner=corner, size=PANEL), kind, part)
@@ -95,13 +95,13 @@ def figures(frame: pl.DataFrame) -> Iterator[Figure]:
         yield Figure(f"{name}-{key}", canvas.title, text, canvas)
 
 
-def _looks(frame: pl.DataFrame) -> dict[str, Look]:
+def _looks(frame: pl.DataFrame) -> dict[str, MarkLook]:
     """Return {GPU: (colour, mark)}, distinct for up to 28."""
     names = sorted(frame["gpu"].unique().to_list())
     return {gpu: (COLOURS[i % len(COLOURS)], MARKS[i % len(MARKS)]) for i, gpu in enumerate(names)}
 
 
-def _legend(canvas: Canvas, looks: Mapping[str, Look]) -> None:
+def _legend(canvas: Canvas, looks: Mapping[str, MarkLook]) -> None:
     """Draw the marks of a figure below its panels in as many lines as needed, and end the canvas there."""
     x, y = 24.0, canvas.height + LEGEND / 2
     for label, (colour, mark) in looks.items():
@@ -113,7 +113,7 @@ def _legend(canvas: Canvas, looks: Mapping[str, Look]) -> None:
     canvas.height = y + LEGEND
 
 
-def _scatter(looks: Mapping[str, Look], new: NewPlot, kind: str, part: Any) -> dict[str, Look]:
+def _scatter(looks: Mapping[str, MarkLook], new: NewPlot, kind: str, part: Any) -> dict[str, MarkLook]:
     """Draw forecast over measured seconds of a class's kernels, by GPU. Return the looks of the GPUs."""
     some = _drawn(part).with_columns(y=pl.col("seconds") * pl.col("ratio"))
     axis = _decades([*some["seconds"], *some["y"]])
@@ -125,7 +125,7 @@ def _scatter(looks: Mapping[str, Look], new: NewPlot, kind: str, part: Any) -> d
     return _points(plot, some, looks)
 
 
-def _ratio(looks: Mapping[str, Look], new: NewPlot, kind: str, part: Any) -> dict[str, Look]:
+def _ratio(looks: Mapping[str, MarkLook], new: NewPlot, kind: str, part: Any) -> dict[str, MarkLook]:
     """Draw forecast / measured over measured seconds of a class's kernels, by GPU. Return the looks of the GPUs."""
     edge = next((edge for edge in EDGES if (part["ratio"].is_between(1 / edge, edge)).mean() > 0.99), EDGES[-1])
     some = _drawn(part).with_columns(y=pl.col("ratio").clip(1 / edge, edge))
@@ -163,7 +163,7 @@ def _title(kind: str, part: Any) -> str:
     return f"{kind} ({len(part):,} kernels)"
 
 
-def _points(plot: Plot, some: Any, looks: Mapping[str, Look]) -> dict[str, Look]:
+def _points(plot: Plot, some: Any, looks: Mapping[str, MarkLook]) -> dict[str, MarkLook]:
     """Draw the marks of each GPU, column `y` over the measured time. Return the looks of these GPUs."""
     own = {gpu: some.filter(pl.col("gpu") == gpu).select("seconds", "y").rows() for gpu in looks}
     for gpu, rows in own.items():
@@ -171,7 +171,7 @@ def _points(plot: Plot, some: Any, looks: Mapping[str, Look]) -> dict[str, Look]
     return {gpu: looks[gpu] for gpu, rows in own.items() if rows}
 
 
-def _deciles(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, Look]:
+def _deciles(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, MarkLook]:
     """Draw the errors of a class's kernels by decile of measured time. Return the looks of mean and percentiles."""
     rows = list(errors(part, ("class", "decile")))
     medians = {row["decile"]: row["seconds"] for row in rows}
@@ -189,7 +189,7 @@ def _deciles(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, Look]:
     return found
 
 
-def _boards(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, Look]:
+def _boards(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, MarkLook]:
     """Draw the errors of a class's kernels by GPU, those of one kind of news together. Return the looks of the news."""
     news = list(NEWS)
     rows = sorted(errors(part, ("class", "gpu")), key=lambda row: (news.index(row["new"]), row["mean"]), reverse=True)
