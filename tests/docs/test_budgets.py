@@ -36,7 +36,7 @@ NOT_YET = {
     "engine": 7_202,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_321,
     "topology": 5_027,
-    "collectives": 4_559,
+    "collectives": 4_552,
     "cli": 3_632,
     "report": 4_154,
     "validate": 3_296,
@@ -44,12 +44,12 @@ NOT_YET = {
     "parallel": 3_655,
     "config": 2_922,
     "model": 3_610,
-    "convert": 4_724,
+    "convert": 4_683,
     "optimization, planning, sweeps, explain, costs": 7_652,
     "figures, pages, serve": 3_648,
     "calibration": 779,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_234,
-    "lab": 5_333,
+    "lab": 5_326,
 }
 """Ceilings of the rooms that exceed their budgets today. A ceiling is lowered as its room shrinks, and goes with the excess."""
 
