@@ -44,7 +44,7 @@ NOT_YET = {
     "parallel": 3_655,
     "config": 2_922,
     "model": 3_610,
-    "convert": 4_683,
+    "convert": 4_689,
     "optimization, planning, sweeps, explain, costs": 7_652,
     "figures, pages, serve": 3_648,
     "calibration": 779,
