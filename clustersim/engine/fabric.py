@@ -1,7 +1,8 @@
 """The activities of tasks, computations alternating with transfers, and SimPy's fabric, where transfers are fluids.
 
-The bytes of concurrent transfers move at max-min fair rates, which are solved again whenever a transfer starts or ends, for all
-that share full links with it. This is the reference of the event loop (`loop.py`): plain before fast.
+The bytes of concurrent transfers move at max-min fair rates, which are solved again whenever a transfer starts or ends on a link
+that is too short for all on it. An activity sleeps until its end while none of its links could be. This is the reference of the
+event loop (`_loop.c`): plain before fast.
 """
 
 from __future__ import annotations
@@ -150,7 +151,12 @@ class Environment(simpy.Environment):
 
 
 Demand = Sequence[tuple[int, float]]
-"""Links of a flow, and the bytes/s that it takes of each if nothing slows it."""
+"""Links, and the bytes/s that is taken of each if nothing is slowed."""
+
+
+def _demand(flow: Flow) -> Demand:
+    """Return the demand of a flow."""
+    return list(zip(flow.links.tolist(), (flow.bound * flow.weights).tolist(), strict=True))
 
 
 class Signal:
@@ -187,15 +193,40 @@ class Transfer(Signal):
 
     __slots__ = ("demand", "flow", "lands", "left", "rate", "since", "slowed", "timer")
 
-    def __init__(self, flow: Flow, demand: Demand, now: float, lands: float) -> None:
+    def __init__(self, flow: Flow, since: float, lands: float) -> None:
         super().__init__()
-        self.flow, self.demand, self.lands = flow, demand, lands
-        self.rate, self.left, self.since = 0.0, flow.size, now
+        self.flow, self.demand, self.lands = flow, _demand(flow), lands
+        self.rate, self.left, self.since = 0.0, flow.size, since
         """Bytes/s, and the bytes that were left at a time."""
         self.slowed = False
         """Whether it ever moved slower than alone."""
         self.timer: simpy.Event | None = None
         """Event at which all bytes have moved, as long as the rate stays."""
+
+
+Parts = Sequence[tuple[Segment, float, float]]
+"""Segments of an activity, each with the ends of its computation and of its flow if alone, in seconds from the begin."""
+
+
+class Running:
+    """An activity on links, from its begin to its end."""
+
+    __slots__ = ("begin", "demand", "done", "parts", "timer")
+
+    def __init__(self, parts: Parts, demand: Demand, done: Callable[[list[float] | None], None], begin: float) -> None:
+        self.parts, self.demand, self.done, self.begin = parts, demand, done, begin
+        self.timer: simpy.Event | None = None
+        """Its end, while it sleeps; None while it moves event by event."""
+
+
+def _parts_of(activity: Activity) -> tuple[Parts, Demand]:
+    """Return the segments of an activity that needs links, and the largest bytes/s that one of its flows takes of each link."""
+    most: dict[int, float] = {}
+    for flow in activity.flows:
+        for link, rate in _demand(flow):
+            most[link] = max(most.get(link, 0.0), rate)
+    ends = activity.ends
+    return list(zip(activity.segments, ends[::2], ends[1::2], strict=True)) if most else [], list(most.items())
 
 
 class Fabric:
@@ -215,40 +246,67 @@ class Fabric:
         """… and whether it has less: other links slow nothing."""
         self.solving = False
         self.solves = 0
-        self._parts: dict[Activity, list[tuple[Segment, float, float]]] = {}
-        """Segments of each activity that needs links, with the ends of their computation and of their flow if alone."""
-        self._demands: dict[int, tuple[Flow, Demand]] = {}
-        """Flows, each with its demand, by their identities."""
+        self.reserved = [0.0] * len(self.limit)
+        """Bytes/s of each link that all activities on it may take at one time …"""
+        self.holders: list[dict[Running, None]] = [{} for _ in self.limit]
+        """… and these activities."""
+        self._parts: dict[Activity, tuple[Parts, Demand]] = {}
+        """Segments of each activity that needs links, and the largest bytes/s that it takes of each link."""
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now. `done` is called at its end with the ends of its half segments (None: as if idle)."""
-        if (parts := self._parts.get(activity)) is None:
-            moves = any(len(flow.links) for flow in activity.flows)
-            own = zip(activity.segments, activity.ends[::2], activity.ends[1::2], strict=True) if moves else ()
-            parts = self._parts[activity] = list(own)
-        if parts:
-            follow(self._play(parts, done))
-        else:  # on links that are never short nothing is slowed: one time-out for all of its segments
+        if (known := self._parts.get(activity)) is None:
+            known = self._parts[activity] = _parts_of(activity)
+        parts, demand = known
+        if not parts:  # on links that are never short nothing is slowed: one time-out for all of its segments
             self.env.timeout(activity.idle).callbacks.append(lambda _: done(None))
+            return
+        own, tight = Running(parts, demand, done, self.env.now), list[int]()
+        for link, rate in demand:
+            self.holders[link][own] = None
+            self.reserved[link] += rate
+            if self.reserved[link] > self.limit[link]:
+                tight.append(link)
+        if tight:
+            # all that crosses a link which may be overfilled now moves event by event, those that sleep from here on
+            for one in dict.fromkeys(one for link in tight for one in self.holders[link] if one.timer is not None):
+                if one.timer is not None:  # else what another one's end has started woke it
+                    one.timer.callbacks.clear()
+                    one.timer = None
+                    follow(self._play(one))
+            follow(self._play(own))
+        else:  # nor is it slowed while all of its links have room: it sleeps until it would end alone
+            own.timer = self.env.timeout(activity.idle)
+            own.timer.callbacks.append(partial(self._over, own, None))
 
-    def _play(self, parts: Sequence[tuple[Segment, float, float]], done: Callable[[list[float] | None], None]) -> Steps:
-        """Execute the segments of an activity in order."""
-        env, begin, ends, slowed = self.env, self.env.now, list[float](), False
-        now = begin
-        for segment, computed, over in parts:
+    def _over(self, own: Running, segment_ends: list[float] | None, _: object = None) -> None:
+        """End an activity."""
+        own.timer = None
+        for link, rate in own.demand:
+            del self.holders[link][own]
+            self.reserved[link] = self.reserved[link] - rate if self.holders[link] else 0.0
+        own.done(segment_ends)
+
+    def _play(self, own: Running) -> Steps:
+        """Execute the segments of an activity in order, from now on: what was over while it slept ended as if alone."""
+        env, begin, ends, slowed = self.env, own.begin, list[float](), False
+        now = env.now
+        for segment, computed, over in own.parts:
             # what nothing has slowed ends exactly at its ideal time: sums of its parts would differ in the last digit, and
             # where transfers meet again and again, each meeting may double that
             start = max(now + segment.compute, begin + segment.launched) if slowed else begin + computed
             if start > now:
                 yield self.at(start)
                 now = env.now
-            ends.append(now)
+            ends.append(start)
+            end = start
             if (flow := segment.flow) is not None:
                 end = start + segment.over(flow.idle) if slowed else begin + over
-                if flow.size and len(flow.links):
-                    if flow.latency:
+                lands = start + flow.idle if segment.beside else end
+                if flow.size and len(flow.links) and lands > now:
+                    if start + flow.latency > now:
                         yield self.at(start + flow.latency)
-                    transfer = self.move(flow, start + flow.idle if segment.beside else end)
+                    transfer = self.move(flow, lands, start + flow.latency)
                     yield transfer
                     now = env.now
                     if transfer.slowed:  # what is computed beside the flow began with it, and both are waited for
@@ -256,8 +314,8 @@ class Fabric:
                 if end > now:
                     yield self.at(end)
                     now = env.now
-            ends.append(now)
-        done(ends if slowed else None)
+            ends.append(end)
+        self._over(own, ends if slowed else None)
 
     def at(self, time: float) -> simpy.Event:
         """Return a time-out at an absolute time in seconds; now if rounding puts it in the past."""
@@ -268,14 +326,17 @@ class Fabric:
             delay = math.nextafter(delay, math.inf)
         return self.env.timeout(delay)
 
-    def move(self, flow: Flow, lands: float) -> Transfer:
-        """Start a transfer and return it. lands: time at which it ends if nothing slows it."""
-        if (known := self._demands.get(id(flow))) is None:
-            demand = list(zip(flow.links.tolist(), (flow.bound * flow.weights).tolist(), strict=True))
-            known = self._demands[id(flow)] = flow, demand
-        transfer = Transfer(flow, known[1], self.env.now, lands)
+    def move(self, flow: Flow, lands: float, since: float | None = None) -> Transfer:
+        """Start a transfer and return it. lands: time at which it ends if nothing slows it.
+
+        since: time at which its bytes began to move, at their bound; None: now.
+        """
+        now = self.env.now
+        transfer = Transfer(flow, now if since is None else since, lands)
         self.moving[transfer] = None
-        if not self._load(transfer, 1):
+        if transfer.since < now:
+            transfer.rate = flow.bound
+        if not self._load(transfer, 1) or transfer.rate:
             self._settle(transfer, flow.bound)
         return transfer
 

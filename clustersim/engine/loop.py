@@ -96,12 +96,8 @@ class Loop:
         """Begin a step of job `number` at time `begin` (s)."""
         job = self.jobs[number]
         job.again(begin)
-        self.fabric.at(begin).callbacks.append(lambda _: self.first(job))
-
-    def first(self, job: _Job) -> None:
-        """Begin a step of a job now."""
         job.ready.extend(range(-job.ranks, 0))
-        self.go_on(job)
+        self.fabric.at(begin).callbacks.append(lambda _: self.go_on(job))
 
     def last(self, job: _Job) -> None:
         """End a step of a job now."""

@@ -1,8 +1,8 @@
 """SimPy executes the shapes of jobs that share a fabric, step after step: the reference of the event loop.
 
 Each rank cell is a process that executes the tasks of its passes; a launched task starts when its conditions are met. SimPy keeps
-the time: its events are the ends of computations, of latencies and of transfers.
-Nothing is computed ahead of time and nothing is left out: plain before fast. `loop.py` gives the same times.
+the time: its events are the ends of computations, of latencies and of transfers. No rank is ahead of that time: plain before
+fast. `_loop.c` gives the same times.
 """
 
 from __future__ import annotations
@@ -121,20 +121,12 @@ class _RepeatedJob(StepState):
         env = self.env
         now = -1  # the event that ended last on the compute stream
         for p in range(self.rank_pass[rank], self.rank_pass[rank + 1]):
-            begin, microbatch, entered = self.pass_task[p], self.microbatch[p], now
-            for task in range(begin, self.pass_end[p]):
+            microbatch, entered = self.microbatch[p], now
+            for task in range(self.pass_task[p], self.pass_end[p]):
                 self.at[rank] = task, microbatch
                 op, event = self.op[task], self.pass_event[p] + self.event[task]
                 if op in (RUN, JOIN):
-                    for wait in range(self.wait[task], self.wait[task + 1]):
-                        asked = env.now
-                        awaited = yield from self.awaited(rank, p, wait)
-                        if awaited is None:
-                            continue
-                        place = self.pass_wait[p] - self.wait[begin] + wait
-                        self.wait_event[place], self.wait_asked[place] = awaited, asked
-                        if env.now > asked:
-                            now = awaited
+                    now = yield from self.waited(rank, p, task, now)
                     if op == RUN:
                         self.task[event], self.asked[event] = task, env.now
                         self.arrive(event, now)
@@ -149,22 +141,31 @@ class _RepeatedJob(StepState):
         self.left -= 1
         self.count_down()
 
-    def awaited(self, rank: int, p: int, wait: int) -> Generator[simpy.Event | Signal, Any, int | None]:
-        """Wait until the event that a wait is for has ended. Return the event; None if nothing was launched on its stream."""
-        what, which = self.what[wait], self.which[wait]
-        event: int | None
-        if what == MESSAGE:
-            message = which + 1 + self.microbatch[p]
-            if self.sender[message] < 0:
-                yield self.sent[message]
-            event = self.sender[message]
-        elif what == OWN:
-            event = self.pass_event[p] + self.event[self.pass_task[p] + which]
-        else:
-            event = self.so_far(rank, wait)
-        if event is not None and event >= 0 and not self.ended[event]:
-            yield self.over[event]
-        return event
+    def waited(self, rank: int, p: int, task: int, cause: int) -> Generator[simpy.Event | Signal, Any, int]:
+        """Wait for all that a task of pass `p` waits for. Return the event that ended last; `cause` if all had ended before."""
+        first = self.pass_task[p]
+        for wait in range(self.wait[task], self.wait[task + 1]):
+            asked, what, which = self.env.now, self.what[wait], self.which[wait]
+            event: int | None
+            if what == MESSAGE:
+                message = which + 1 + self.microbatch[p]
+                if self.sender[message] < 0:
+                    yield self.sent[message]
+                event = self.sender[message]
+            elif what == OWN:
+                event = self.pass_event[p] + self.event[first + which]
+            else:
+                event = self.so_far(rank, wait)
+            if event is None:
+                continue  # the rank has launched nothing on the stream
+            if event >= 0 and not self.ended[event]:
+                yield self.over[event]
+            if self.stream[task] == 0:
+                place = self.pass_wait[p] - self.wait[first] + wait
+                self.wait_event[place], self.wait_asked[place] = event, asked
+            if self.env.now > asked:
+                cause = event
+        return cause
 
     def launch(self, rank: int, p: int, task: int, event: int, now: int) -> None:
         """Launch a task on another stream."""
@@ -187,18 +188,8 @@ class _RepeatedJob(StepState):
 
     def start_free(self, rank: int, p: int, task: int, event: int) -> Steps:
         """Start a free task when all its waits are over."""
-        env, cause = self.env, -1
-        for wait in range(self.wait[task], self.wait[task + 1]):
-            asked = env.now
-            awaited = yield from self.awaited(rank, p, wait)
-            if awaited is None:
-                continue
-            if self.stream[task] == 0:
-                place = self.pass_wait[p] - self.wait[self.pass_task[p]] + wait
-                self.wait_event[place], self.wait_asked[place] = awaited, asked
-            if env.now > asked:
-                cause = awaited
-        self.asked[event] = env.now
+        cause = yield from self.waited(rank, p, task, -1)
+        self.asked[event] = self.env.now
         self.arrive(event, cause)
 
     def after(self, before: Sequence[int], event: int, since: float, cause: int, _: object = None) -> None:

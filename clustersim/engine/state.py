@@ -80,20 +80,8 @@ class StepState:
             slowed = np.zeros(self.shape.events)
             slowed[list(self.slowed.more)] = list(self.slowed.more.values())
             slowed = slowed[leader]
-        return Record(
-            self.tasks,
-            engine,
-            self.begin,
-            end,
-            np.array(self.start),
-            np.array(self.end),
-            np.array(self.asked),
-            np.array(self.cause, np.int32),
-            leader,
-            np.array(self.wait_event, np.int32),
-            np.array(self.wait_asked),
-            self.segment_ends,
-            slowed,
-            events,
-            self.fabric.solves,
-        )
+        times = np.array(self.start), np.array(self.end), np.array(self.asked)
+        waits = np.array(self.wait_event, np.int32), np.array(self.wait_asked)
+        columns = *times, np.array(self.cause, np.int32), leader, *waits
+        own = self.segment_ends, slowed, events, self.fabric.solves
+        return Record(self.tasks, engine, self.begin, end, *columns, *own)

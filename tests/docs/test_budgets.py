@@ -33,7 +33,7 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 7_202,
+    "engine": 7_240,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_321,
     "topology": 5_027,
     "collectives": 4_552,
