@@ -160,6 +160,15 @@ class Estimator:
             tile = replace(tile, saved=np.array(inputs) * times, temporary=tile.temporary * 0)
         return _Columns(self, tile, rows, np.zeros((len(tile.steps), 10))).memory()
 
+    def any_order(self, tile: EstimatedTile, rows: CandidateRows, hidden: Hidden) -> tuple[Floats, Floats]:
+        """Return lower bounds of seconds and peak bytes that hold for any schedule, chunks, traffic and zero (each: rows).
+
+        rows: pipelines of one chunk per rank; only their zero 3 keeps its value. hidden: as in `seconds`. Raises ConfigError if
+        kernels cannot be forecast.
+        """
+        rows = rows._replace(zero=np.where(rows.zero < 3, 2, rows.zero))
+        return _Columns(self, tile, rows, self._times(tile, hidden)).any_order()
+
     def seconds(self, tile: EstimatedTile, rows: CandidateRows, hidden: Hidden = (), in_order: bool = False) -> Floats:
         """Return lower bounds of the steps of a tile's candidates (rows,). Raises ConfigError if kernels cannot be forecast.
 
@@ -438,8 +447,35 @@ class _Columns:
         known = {pair: self.own.update(self.job, *pair) for pair in set(pairs)}
         return self._over(self.params, np.array([known[pair] for pair in pairs]))
 
+    def any_order(self) -> tuple[Floats, Floats]:
+        """Return the seconds and bytes that any order needs: those of the mean rank (each: rows).
+
+        A step takes at least the mean work of its ranks, and the passes of one microbatch through all stages, whose gradients of
+        weights may come later. No pipeline fills or drains, and ranks keep as few microbatches as in the frugalest schedule.
+        """
+        ranks, blocks = self.pack.length[self.at], np.bincount(self.tile.kinds.blocks, minlength=len(self.tile.steps))
+        forward, backward, weights, inputs, out, back, *_ = (self.pack.busy @ self.times).sum(axis=1)[self.at].T
+        computed = forward + np.minimum(backward, weights + inputs)
+        work = self.rows.batch / ranks * np.maximum(computed, out + back)
+        fewest = min(share for share, _ in BALANCED.values())
+        more = np.maximum(CHUNKS * np.minimum(self.rows.batch / 2, ranks * fewest) - 1, 0.0)  # after the first
+        kept = (self.pack.busy @ self.tile.saved)[self.at].sum(axis=1) + more * (blocks @ self.tile.saved)
+        memory = (self._state().sum(axis=1) + kept) / ranks + FRAMEWORK
+        return np.maximum(work, computed - weights) * ROUNDED, memory
+
     def memory(self) -> Floats:
         """Return the bytes that the fullest rank needs at least (rows,)."""
+        flight, single = self._in_flight()
+        pack, saved = self.pack, self.tile.saved
+        whole, least, top = pack.busy @ saved, pack.least @ saved, pack.top @ self.tile.temporary
+        chunks = self.copies * np.array([shape.vpp for shape in self.rows.shape])
+        several = np.maximum(whole[self.at], least[self.at] * chunks[:, None] * flight)
+        several = several / self.copies[:, None]  # the copies of a pair need not keep one at a time
+        kept = np.where(single, whole[self.at] * flight + top[self.at], several)
+        return np.asarray((self._state() + kept).max(axis=1) + FRAMEWORK)
+
+    def _state(self) -> Floats:
+        """Return the bytes of weights, gradients and optimizer states of each rank (rows, ranks)."""
         job, per_shard = self.job, 1.0 / self._shards
         share, all_of = self._over(self.params, per_shard), self.params.sum(axis=2)[self.at]
         width, main = BYTES[job.training.gradients], main_bytes(job)
@@ -449,14 +485,7 @@ class _Columns:
         weights = np.where(sharded, main * share, weight_bytes(job) * all_of)
         weights += np.where(sharded, self._over(frozen, per_shard), frozen.sum(axis=2)[self.at])
         gradients = np.where(sharded, main * share, np.where(zero == 2, width * share, width * all_of))
-        flight, single = self._in_flight()
-        pack, saved = self.pack, self.tile.saved
-        whole, least, top = pack.busy @ saved, pack.least @ saved, pack.top @ self.tile.temporary
-        chunks = self.copies * np.array([shape.vpp for shape in self.rows.shape])
-        several = np.maximum(whole[self.at], least[self.at] * chunks[:, None] * flight)
-        several = several / self.copies[:, None]  # the copies of a pair need not keep one at a time
-        kept = np.where(single, whole[self.at] * flight + top[self.at], several)
-        return np.asarray((weights + gradients + state_bytes(job) * share + kept).max(axis=1) + FRAMEWORK)
+        return np.asarray(weights + gradients + state_bytes(job) * share)
 
     def _in_flight(self) -> tuple[Floats, Mask]:
         """Return the smallest number of microbatches of each rank at its peak, and whether its one stage has them (both: rows,

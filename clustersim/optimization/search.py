@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, Ints, Mask
 from clustersim.errors import InputError, OutOfMemoryError
 from clustersim.garbage import uncollected
 from clustersim.optimization.best import Answers, Best, PlaceInSpace, Refused
@@ -38,7 +38,8 @@ from clustersim.optimization.space import (
 from clustersim.parallel.options import KEYS
 from clustersim.simulation import Simulator
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
-from clustersim.sweeps.space import Point, SweepSpace
+from clustersim.sweeps.legal import EP_OVERLAP
+from clustersim.sweeps.space import NODES, Point, SweepSpace
 
 TOO_LARGE = "does not fit"
 SearchProgress = Callable[[int, int, float | None], None]
@@ -82,6 +83,8 @@ class SearchResult:
     """Points of an interrupted search that may be better than the best known ones."""
     gap: float | None = None
     """Largest share by which the open points may be better than the best point; None if the search finished."""
+    least: float = math.inf
+    """Lower bound of the minimized value of the open points."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +128,8 @@ class Limits(NamedTuple):
     """Number of simulations after which it ends."""
     gap: float = 0.0
     """Relative gap between the best and the bound of open candidates below which it ends."""
+    needed: bool = True
+    """Whether it passes its limits until it has a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,47 @@ def by_memory(space: CandidateSpace) -> Iterator[tuple[float, Point]]:
             found += [(memory, number, tile, row) for row, memory in enumerate(least.tolist())]
     for memory, _, tile, row in sorted(found, key=lambda one: one[:2]):
         yield memory, tile.rows.point(*tile.each[row])[1]
+
+
+class Sizes(NamedTuple):
+    """Splits with each number of replicas that may fit into memory, as columns, and bounds of their steps."""
+
+    places: Ints
+    """Index of the split in its space, number of replicas, and number of nodes that they fill (3, sizes)."""
+    load: Load
+    seconds: Floats
+    """Lower bound of a step with any order: schedule, chunks, traffic and zero."""
+
+    @property
+    def ranks(self) -> Ints:
+        """Index of each size among those on its number of nodes, by its bound per token (sizes,)."""
+        order = np.lexsort((self.seconds / self.load.tokens, self.places[2]))
+        _, first, counts = np.unique(self.places[2][order], return_index=True, return_counts=True)
+        ranks = np.empty(len(order), int)
+        ranks[order] = np.arange(len(order)) - np.repeat(first, counts)
+        return ranks
+
+
+def sizes(space: CandidateSpace, shared: SharedWork) -> Sizes:
+    """Return the sizes of a space with any number of replicas, whose candidates have one chunk per rank."""
+    own = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), shared, resized=True)
+    hidden = EXPERTS if EP_OVERLAP in space.inner else ()
+    each: list[SizedSplit] = []
+    parts: list[Floats] = []
+    for family in space.families:
+        for _, variants in sorted(family.tiles.items()):
+            known, tiles = len(each), [_Tile(rows, family) for rows in variants]
+            own.layers(tiles)
+            for tile in tiles:
+                with suppress(InputError):
+                    rows, seconds, fits = own.any_order(tile, hidden)
+                    each += [one for (one, _), fit in zip(rows, fits.tolist(), strict=True) if fit]
+                    parts.append(np.array([*tile.rows.load(rows), seconds])[:, fits])
+            if len(each) == known:  # larger microbatches need no less memory
+                break
+    places = np.array([(one.split.place, one.dp, one.changes[NODES]) for one in each], int).reshape(-1, 3).T
+    *load, seconds = np.concatenate([np.zeros((4, 0)), *parts], axis=1)
+    return Sizes(places, Load(*load), seconds)
 
 
 class _Item(NamedTuple):
@@ -270,16 +316,31 @@ class _CandidateSearch:
 
     def open(self, tiles: Sequence[_Tile]) -> None:
         """Bound tiles, and push their rows and the tiles derived from them onto the heap."""
-        fresh = [tile for tile in tiles if tile.rows.layers is None]
-        for tile in fresh:
-            tile.rows.layers = self._layers(tile)
-        for own in {id(e): e for e in map(self.estimator, fresh)}.values():
-            own.learn([tile.rows.layers for tile in fresh if tile.rows.layers and self.estimator(tile) is own])
+        self.layers(tiles)
         for tile in tiles:
             try:
                 self._bound(tile)
             except InputError as error:
                 self.out.add("illegal", str(error), tile.rows.count)
+
+    def layers(self, tiles: Sequence[_Tile]) -> None:
+        """Create the layers of tiles, and forecast their kernels together; illegal tiles have none."""
+        fresh = [tile for tile in tiles if tile.rows.layers is None]
+        for tile in fresh:
+            tile.rows.layers = self._layers(tile)
+        for own in {id(e): e for e in map(self.estimator, fresh)}.values():
+            own.learn([tile.rows.layers for tile in fresh if tile.rows.layers and self.estimator(tile) is own])
+
+    def any_order(self, tile: _Tile, hidden: Hidden) -> tuple[list[tuple[SizedSplit, Order]], Floats, Mask]:
+        """Return the sizes of a tile with one order, bounds of their steps in any order, and whether they may fit into memory.
+
+        hidden: as in `Estimator.seconds`. Raises InputError if all are illegal.
+        """
+        rows, simulator = tile.rows, tile.rows.cluster.simulator
+        each = [(one, one.orders[rows.experts].rows[0]) for one in rows.splits if rows.experts in one.orders]
+        layers = rows.layers or self.estimator(tile).tile(rows.job)  # raises what is wrong
+        seconds, memory = self.estimator(tile).any_order(layers, columns(each), hidden)
+        return each, seconds, memory <= simulator.preparation.fullest * simulator.cluster.memory
 
     def estimator(self, tile: _Tile) -> Estimator:
         """Return the estimator for the nodes of a tile."""
@@ -466,7 +527,8 @@ class _CandidateSearch:
         self._dive()
         while self.heap:
             late = limits.stop.due or self.played >= limits.simulations
-            if self.answers.found and (late or (self.gap or 0.0) < limits.gap):
+            found = self.answers.found
+            if (late and not limits.needed) or (found and (late or (self.gap or 0.0) < limits.gap)):
                 return False
             show(self.simulated, len(self.heap), self.gap)
             tiles: list[_Item] = []
@@ -567,8 +629,11 @@ class _CandidateSearch:
         still = () if ended else [item for item in self.heap if item.value <= worst and item.number not in self.taken]
         more = sum(self._open_rows(item, worst) for item in still)
         left = points - self.simulated - self.twins - out - more
-        gap = None if ended else max(0.0, 1 - min((i.value[0] for i in still), default=math.inf) / best[0].value[0])
-        return SearchResult(best, points, self.simulated, left, self.twins, self.out, self.wanted.name, more, gap)
+        least = min((item.value[0] for item in still), default=math.inf)
+        gap = None if ended or not best else max(0.0, 1 - least / best[0].value[0])
+        return SearchResult(
+            best, points, self.simulated, left, self.twins, self.out, self.wanted.name, more, gap, least
+        )
 
     @staticmethod
     def _open_rows(item: _Item, worst: ObjectiveValue) -> int:

@@ -6,7 +6,7 @@ splits with equal pipelines, so that hundreds of thousands of candidates are a f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -176,9 +176,18 @@ def shape_of(schedule: str, pp: int, vpp: int) -> SplitShape:
 class CandidateSpace:
     """Candidates of a space, or of a list of points."""
 
-    def __init__(self, case: SweepInputs, asked: SweepSpace | Sequence[Point], resized: bool = False) -> None:
-        """resized: any number of replicas is a candidate, on the nodes that it fills, up to those of the cluster."""
-        self.case, self.asked, self.resized = case, asked, resized
+    def __init__(
+        self,
+        case: SweepInputs,
+        asked: SweepSpace | Sequence[Point],
+        resized: bool = False,
+        sizes: Mapping[int, Collection[int]] | None = None,
+    ) -> None:
+        """resized: any number of replicas is a candidate, on the nodes that it fills, up to those of the cluster.
+
+        sizes: {index of a split: its numbers of replicas} that are candidates; None for all.
+        """
+        self.case, self.asked, self.resized, self.only = case, asked, resized, sizes
         self.chosen: tuple[str, ...] = ()
         """Keys of overlap that nobody gives: each split has the values that suit it best."""
         auto: tuple[str, ...] = ()
@@ -276,7 +285,7 @@ class CandidateSpace:
     def _families(self) -> list[CandidateFamily]:
         """Return all candidates, grouped by what their layers depend on."""
         closed = (*self.orders, *self.traffic)
-        for split in self.splits:
+        for split in self.splits if self.only is None else (one for one in self.splits if one.place in self.only):
             own = {key: value for key, value in split.point.items() if type(value) is SHARED.get(key)}
             base = tuple((key, str(value)) for key, value in split.point.items() if key not in own)
             for path, point in self.below(split.point, self.variants):
@@ -341,6 +350,8 @@ class CandidateSpace:
             inside = sum(d * p.lanes <= of_node for d in fitting)
             whole = [d for d in fitting[inside:] if d * p.lanes % of_node == 0]
             fitting = fitting[max(inside - 1, 0) : inside] + whole
+        if self.only is not None:
+            fitting = [d for d in fitting if d in self.only[split.place]]
         if training.global_batch % training.micro_batch:
             fitting = []
         found: list[SizedSplit] = []

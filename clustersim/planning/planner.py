@@ -1,9 +1,9 @@
-"""The smallest cluster that trains in time: splits and numbers of replicas are candidates of one search, refined by `optimize`.
+"""The best cluster for a run: splits and numbers of replicas are candidates of one search, refined by `optimize`.
 
-A replica uses the GPUs of its split, so a number of replicas determines the number of nodes. The lower bound of each candidate's
-step gives one of days and dollars, including failures and spares, so that candidates which cannot win are excluded without a
-simulation. On the nodes of the best candidate, the full search of `optimize` finds the plan; if that is much faster, fewer nodes
-may suffice.
+A replica uses the GPUs of its split, so a number of replicas determines the number of nodes. Each such size has a lower bound of
+its step in any order, which gives one of days and dollars, including failures and spares. The sizes with the least bounds are
+searched with all orders, and the full search of `optimize` finds the plan on the nodes of the best. Only sizes whose bounds are
+below that plan are searched further, until none is left.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, Ints
 from clustersim.costs.bill import Rates
 from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
@@ -29,32 +30,37 @@ from clustersim.optimization.search import (
     SearchProgress,
     SearchResult,
     SharedWork,
+    Sizes,
     Stop,
     free,
     search,
+    sizes,
 )
-from clustersim.optimization.space import CandidateSpace
-from clustersim.parallel.options import KEYS
+from clustersim.optimization.space import ZERO, CandidateSpace
 from clustersim.planning.batches import BATCH
 from clustersim.planning.reliability import DAY, Goodput, Reliability, goodput
 from clustersim.planning.request import BEST, MINIMIZED, PlanRequest
 from clustersim.sweeps.evaluate import Row, SweepCluster, SweepInputs
 from clustersim.sweeps.legal import check_values
-from clustersim.sweeps.space import NODES, Point, SweepSpace
+from clustersim.sweeps.space import NODES, SCHEDULE, VPP, Point, SweepSpace
 
 NEAR = 0.01
 """Relative cost difference below which two plans count as equally cheap."""
 MOST_GPUS = 200_000
-COARSE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "vpp", "recompute"))
-"""Keys whose legal values are candidates on all numbers of nodes, besides cp. The chosen nodes get all keys of `optimize`."""
+PLAIN: Point = {SCHEDULE: "1f1b", VPP: 1}
+"""Order of the splits whose sizes are bounded."""
 PROBED, ANSWERED = Limits(simulations=16, gap=NEAR), Limits(simulations=12)
-"""Limits of the search over all numbers of nodes, and of the search on the chosen nodes if others may be as good."""
-ANSWERS = 3
-"""Largest number of node counts on which the split is refined."""
+"""Limits of the search over many numbers of nodes, and of the search on the chosen nodes if others may be as good."""
+FIRST = 512
+"""Number of sizes that are searched together first."""
+EACH = 16
+"""Number of sizes on each number of nodes that are searched before others, those with the shortest steps per token."""
+FEW = 32
+"""Number of sizes among which a step is simulated for its level."""
+MORE = 4
+"""Factor of that number where none of them is a plan."""
 NETWORKED = ("owned", "energy")
 """Objectives to which the network of a cluster adds, which is larger per node on some numbers of nodes."""
-REFINED = 0.8
-"""Assumed step time after refinement over that before: a plan that misses a limit by more is not refined."""
 
 
 PlanProgress = Callable[[str, int, int], None]
@@ -98,6 +104,17 @@ class TrainingPlan:
         return {name: np.array(own.get(name) or getattr(self, name), float) for name in ("nodes", *MINIMIZED.values())}
 
 
+class _Sized(NamedTuple):
+    """Candidates on all numbers of nodes."""
+
+    asked: SweepSpace
+    """Space of all candidates, on the largest number of nodes."""
+    splits: CandidateSpace
+    """Splits of the space with each number of replicas, in one order."""
+    sizes: Sizes
+    """Bounds of the splits with each number of replicas, in any order."""
+
+
 @dataclass(slots=True)
 class _PlanSearch:
     """State of the search for a plan on clusters of one kind."""
@@ -106,26 +123,33 @@ class _PlanSearch:
     """Tokens and limits of the plan."""
     kind: Point
     """Overrides that make the kind of cluster."""
-    space: CandidateSpace
-    """Splits on all numbers of nodes."""
+    space: _Sized
+    """Candidates on all numbers of nodes."""
     show: SearchProgress
     stop: Stop
     plans: dict[int, TrainingPlan] = field(default_factory=dict)
     """Plans by number of nodes, also beyond a limit."""
     tried: int = 0
     """Number of simulated splits."""
-    bound: float = math.inf
-    """Lower bound of the cost of all candidates that are not simulated."""
+    unproven: float = math.inf
+    """Lower bound of the candidates that were left open when their search reached a limit."""
+    bound: float = 0.0
+    """Lower bound of the minimized quantity of all candidates on other numbers of nodes."""
 
     def best(self) -> TrainingPlan | None:
         """Return the best plan so far that meets all limits, or None."""
-        costs = {size: float(self.asked.costs(one.amounts)) for size, one in self.plans.items()}
-        nodes = min(costs, key=costs.__getitem__, default=0)
-        if costs.get(nodes, math.inf) == math.inf:
+        chosen = min(self.plans.values(), key=lambda one: self.asked.rank(one.amounts), default=None)
+        if chosen is None or self.asked.misses(chosen.amounts):
             return None
-        chosen = self.plans[nodes]
-        gap = max(chosen.gap or 0.0, 1 - self.bound / costs[nodes]) if self.stop.due else None
-        return replace(chosen, tried=self.tried, screened=self.space.points, gap=gap)
+        gap = max(chosen.gap or 0.0, 1 - self.bound / self.cost(self.asked))
+        early = self.stop.due or gap > NEAR
+        return replace(
+            chosen, tried=self.tried, screened=self.space.splits.points, gap=max(0.0, gap) if early else None
+        )
+
+    def cost(self, asked: PlanRequest) -> float:
+        """Return the smallest minimized quantity of the plans so far that meet the limits of a request; infinite without one."""
+        return min((float(asked.costs(one.amounts)) for one in self.plans.values()), default=math.inf)
 
     @property
     def ended(self) -> bool:
@@ -141,14 +165,12 @@ class Planner:
     how: Reliability
     shared: SharedWork = field(default_factory=SharedWork)
     """Simulated steps, and lower bounds of layers by kind of node."""
-    spaces: dict[tuple[object, ...], CandidateSpace | None] = field(default_factory=dict)
+    spaces: dict[tuple[object, ...], _Sized | None] = field(default_factory=dict)
     """Candidates on all numbers of nodes, by kind of cluster and batches."""
     found: dict[tuple[object, ...], SearchResult | None] = field(default_factory=dict)
     """Searches by kind of cluster, nodes and limits."""
     levels: dict[str, float] = field(default_factory=dict)
     """Expected over simulated seconds of a step, by kind of cluster."""
-    refined: dict[str, float] = field(default_factory=dict)
-    """Smallest step time after refinement over that before, by kind of cluster and batch."""
     bills: dict[tuple[str, int], Rates] = field(default_factory=dict)
     """Cost per second by kind of cluster and number of nodes."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
@@ -211,45 +233,77 @@ class Planner:
         return state.best()
 
     def _refine(self, asked: PlanRequest, state: _PlanSearch) -> None:
-        """Add the plans on the most promising numbers of nodes. asked: the request, or one with fewer limits."""
-        kind, plans = state.kind, state.plans
-        key, times, most = repr(sorted(kind.items(), key=str)), 1.0, len(plans) + ANSWERS
+        """Add the plans on the numbers of nodes that may be the best. asked: the request, or one with fewer limits.
+
+        The shortest sizes on each number of nodes are tried first, with all orders. Where none may be better than the best plan,
+        its nodes get the full search of `optimize`, after which only sizes with smaller bounds remain.
+        """
+        plans, refined, sizes = state.plans, set[int](), state.space.sizes
+        cluster, level = self.clusters(state.kind), self.level(state)
+        bounds = self._wanted(asked, state.kind, level).minimized(cluster, sizes.load, sizes.seconds)
+        order, closed, count = np.lexsort((bounds, sizes.ranks // EACH)), np.zeros(len(bounds), bool), FIRST
+        while not state.ended:
+            most = min(state.cost(asked) * (1 - NEAR), math.nextafter(math.inf, 0))
+            open_ = order[(~closed & (bounds <= most) & ~np.isin(sizes.places[2], [*refined]))[order]]
+            if asked is state.asked:
+                state.bound = float(min(state.unproven, bounds[open_].min(initial=math.inf)))
+            if len(open_):
+                wanted = self._wanted(asked, state.kind, level, most)
+                limits = PROBED._replace(stop=self.stop, needed=not plans)
+                found = self._among(state, open_[:count], wanted, limits)
+                state.tried += found.simulated
+                if not found.best or (found.gap or 0.0) <= NEAR:
+                    state.unproven = min(state.unproven, found.least)
+                    closed[open_[:count]] = True
+                    count *= MORE
+                for one in found.best:
+                    nodes = int(str(one.point[NODES]))
+                    plans[nodes] = self.of(asked, one.point, nodes, one.row)
+            else:
+                best = min(plans.values(), key=lambda one: asked.rank(one.amounts), default=None)
+                if best is None or best.nodes in refined:
+                    return
+                refined |= self._on(asked, state, best)
+
+    def _among(self, state: _PlanSearch, places: Ints, wanted: Objective, limits: Limits) -> SearchResult:
+        """Return the best candidate among some sizes, with all orders."""
+        only: dict[int, set[int]] = {}
+        for split, replicas, _ in state.space.sizes.places[:, places].T.tolist():
+            only.setdefault(split, set()).add(replicas)
+        space = CandidateSpace(self.case, state.space.asked, resized=True, sizes=only)
+        return search(self.case, space, wanted, 1, state.show, limits, self.shared)
+
+    def _on(self, asked: PlanRequest, state: _PlanSearch, best: TrainingPlan) -> set[int]:
+        """Add the plan on the nodes of a plan, as `optimize` finds it. Return the numbers of nodes that were searched."""
         limits = (TO_THE_END if asked.of_nodes else ANSWERED)._replace(stop=self.stop)
-        while len(plans) < most and not state.ended:
-            coarse = self._coarse(asked, state, times)
-            state.tried += coarse.simulated
-            if not coarse.best and times > (least := self.refined.get(key, REFINED)):
-                times = least
-                continue
-            if coarse.best and asked is state.asked:
-                state.bound = coarse.best[0].value[0] * (1 - (coarse.gap or 0.0))
-            if not coarse.best or (nodes := int(str(coarse.best[0].point[NODES]))) in plans:
-                break
-            row, best = coarse.best[0].row, coarse.best[0]
-            plans[nodes] = self.of(asked, best.point, nodes, row)
-            size, filled = self.clusters(kind).simulator.cluster.gpus, 0
-            while nodes != filled and not state.ended:  # the best split may leave nodes idle: search on those in use
-                found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, limits, state.show), nodes
-                if found:  # a search that ends early may miss the split that it began with
-                    state.tried += found.simulated
-                    best = min([*found.best[:1], best], key=lambda one: one.row["expected_step_time_s"])
-                gap = found.gap if found else None
-                plans[nodes] = replace(self.of(asked, best.point, nodes, best.row), gap=gap)
-                nodes = -(-best.row["ranks"] // size)
-            times = min(times, best.row["step_time_s"] / row["step_time_s"])
-            self.refined[key] = min(times, self.refined.get(key, 1.0))
+        size, searched = self.clusters(state.kind).simulator.cluster.gpus, set[int]()
+        point, row, nodes = best.point, best.row, best.nodes
+        while nodes not in searched and not state.ended:  # the best split may leave nodes idle: search on those in use
+            found = self.best({**state.kind, BATCH: row["global_batch"]}, nodes, limits, state.show)
+            searched.add(nodes)
+            if found:
+                state.tried += found.simulated
+                for one in found.best:  # a search that ends early may miss the split that it began with
+                    if one.row["expected_step_time_s"] <= row["expected_step_time_s"]:
+                        point, row = one.point, one.row
+            state.plans[nodes] = replace(self.of(asked, point, nodes, row), gap=found.gap if found else None)
+            nodes = -(-row["ranks"] // size)
+        return searched or {nodes}
 
-    def _coarse(self, asked: PlanRequest, state: _PlanSearch, times: float) -> SearchResult:
-        """Return the best candidate on any number of nodes, with all step times multiplied by `times`."""
-        space, show = state.space, state.show
+    def level(self, state: _PlanSearch) -> float:
+        """Return the expected over the simulated seconds of a step on a kind of cluster, from one of its most efficient."""
         if (key := _name(state.kind)) not in self.levels:
-            one = search(self.case, space, objective("soonest"), 1, show, Limits(simulations=1), self.shared).best
-            self.levels[key] = one[0].row["expected_step_time_s"] / one[0].row["step_time_s"] if one else 1.0
-        wanted = self._wanted(asked, state.kind, times * self.levels[key])
-        return search(self.case, space, wanted, 1, show, PROBED._replace(stop=self.stop), self.shared)
+            self.levels[key], count, sizes = 1.0, FEW, state.space.sizes
+            efficient = np.argsort(sizes.seconds * sizes.load.gpus / sizes.load.tokens)
+            while count < MORE * len(efficient):
+                found = self._among(state, efficient[:count], objective("soonest"), Limits(simulations=1))
+                for one in found.best:
+                    self.levels[key] = one.row["expected_step_time_s"] / one.row["step_time_s"]
+                count = count * MORE if not found.best else MORE * len(efficient)
+        return self.levels[key]
 
-    def _wanted(self, asked: PlanRequest, kind: Point, times: float) -> Objective:
-        """Return the objective of a plan, with all step times multiplied by `times`."""
+    def _wanted(self, asked: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
+        """Return the objective of a plan, with all step times multiplied by `times`; infinite above `most`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
             whole = cluster.simulator.cluster
@@ -268,7 +322,8 @@ class Planner:
                 usd, owned, power = np.array(cluster.rates[:3], float) / whole.nodes
             busy = days * DAY * (nodes + spares)
             money = {"usd": usd * busy, "usd_owned": owned * busy, "kwh": power * busy / 3.6e6}
-            return asked.costs({"days": days, **money, "nodes": nodes, "gpus": nodes * size}).reshape(np.shape(seconds))
+            costs = asked.costs({"days": days, **money, "nodes": nodes, "gpus": nodes * size})
+            return np.where(costs <= most, costs, math.inf).reshape(np.shape(seconds))
 
         return Objective("plan", minimized)
 
@@ -281,19 +336,29 @@ class Planner:
                 self.bills[key] = self.clusters(kind, nodes).rates
         return self.bills[key]
 
-    def space(self, kind: Point, batches: Sequence[int]) -> CandidateSpace | None:
+    def space(self, kind: Point, batches: Sequence[int]) -> _Sized | None:
         """Return the candidates on all numbers of nodes of a kind of cluster; None if no cluster can be built."""
         key = _name(kind), tuple(batches)
         if key not in self.spaces:
             self.spaces[key] = None
+            axes = {} if len(batches) == 1 else {BATCH: batches}
             with suppress(InputError):
-                axes = {} if len(batches) == 1 else {BATCH: batches}
                 fixed = {**kind, NODES: self._most(kind), BATCH: batches[0]}
                 fixed = {key: value for key, value in fixed.items() if key not in axes}
-                asked = SweepSpace(axes, fixed, frozenset(), tuple(one for one in free(kind) if one in COARSE))
+                asked = SweepSpace(axes, fixed, frozenset(), tuple(free(kind)))
                 check_values(self.case, asked)
-                self.spaces[key] = CandidateSpace(self.case, wider(self.case, asked), resized=True)
+                asked = wider(self.case, asked)
+                splits = next(filter(lambda one: one.families, self._splits(asked)), None)
+                if splits:
+                    self.spaces[key] = _Sized(asked, splits, sizes(splits, self.shared))
         return self.spaces[key]
+
+    def _splits(self, asked: SweepSpace) -> Iterator[CandidateSpace]:
+        """Yield the splits of a space in one plain order, and if the user rules that out, in their legal orders."""
+        for plain in (PLAIN, {}) if PLAIN.keys() <= {*asked.auto} else ({},):
+            auto = tuple(key for key in asked.auto if key not in (ZERO, *plain))
+            own = replace(asked, fixed={**asked.fixed, **plain}, auto=auto)
+            yield CandidateSpace(self.case, own, resized=True)
 
     def _most(self, kind: Point) -> int:
         """Return the largest number 2^n or 3 · 2^n of nodes of a kind of cluster. Raises InputError if no cluster is possible."""

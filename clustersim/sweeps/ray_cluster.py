@@ -11,6 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from typing import Any
 from uuid import uuid4
 
@@ -54,7 +55,7 @@ def rows(
     address: `auto`, HOST:PORT or ray://HOST:PORT. Raises InputError if no cluster answers there, and ClustersimError if points
     are lost with every worker that tries them.
     """
-    with redirect_stdout(_Nowhere()), _connected(address) as ray:  # Ray prints messages about lost nodes
+    with redirect_stdout(StringIO()), _connected(address) as ray:  # Ray prints messages about lost nodes
         task = ray.remote(num_cpus=1, max_retries=0)(evaluated)
         name, shared, failed = uuid4().hex, [ray.put(begin)], Counter[int]()
 
@@ -90,14 +91,6 @@ def rows(
         finally:
             for call in calls:
                 ray.cancel(call, force=True)
-
-
-class _Nowhere:
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        pass
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from clustersim.optimization.space import shape_of
 class Bounds(NamedTuple):
     seconds: float
     memory: float
+    any_order: tuple[float, float]
+    """Seconds and bytes that any schedule, chunks, traffic and zero need."""
 
 
 def bounds(simulator, job, computed=False):
@@ -25,4 +27,9 @@ def bounds(simulator, job, computed=False):
     rows = CandidateRows([shape_of(split.schedule, split.pp, split.vpp)], [split.schedule], *numbers, *flags)
     tile = estimator.tile(job)
     seconds = estimator.seconds(tile, rows, (*TENSOR, *EXPERTS) if computed else (), in_order=not computed)
-    return Bounds(float(seconds[0]), float(estimator.memory(tile, rows)[0]))
+    plain = rows._replace(shape=[shape_of("1f1b", split.pp, 1)], schedule=["1f1b"])
+    free = estimator.tile(job.changed({"parallelism.layout": None}))
+    any_order = estimator.any_order(free, plain, EXPERTS if overlap.ep != "none" else ())
+    return Bounds(
+        float(seconds[0]), float(estimator.memory(tile, rows)[0]), (float(any_order[0][0]), float(any_order[1][0]))
+    )

@@ -90,9 +90,11 @@ def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, pl
     job = simulator.placed(case.job(point))
     found = bounds(simulator, job)
     peak = max(one.total for one in simulator.preparation.peaks(job))
-    assert found.memory <= peak * (1 + 1e-12)
+    seconds, memory = found.any_order
+    assert max(found.memory, memory) <= peak * (1 + 1e-12)
     if row["status"] == "ok":
         assert 0.5 * row["step_time_s"] < found.seconds <= row["step_time_s"]
+        assert seconds <= row["step_time_s"]
     assert bounds(simulator, job, computed=True).seconds <= found.seconds * (1 + 1e-12)
 
 
@@ -111,7 +113,8 @@ def test_no_job_on_any_cluster_is_faster_than_its_bounds(data):
         step = simulator.seconds(placed)
     except InputError:
         reject()
-    assert bounds(simulator, placed).seconds <= step * (1 + 1e-12)
+    found = bounds(simulator, placed)
+    assert max(found.seconds, found.any_order[0]) <= step * (1 + 1e-12)
 
 
 def test_messages_delay_computation_and_not_the_exchanges_beside_it():
@@ -224,7 +227,8 @@ def test_no_schedule_needs_less_memory_than_its_bound(tp, pp, batch, recompute):
         with suppress(InputError):  # of a schedule that cannot have these stages, chunks or microbatches
             job = simulator.placed(case.job(parsed(words)))
             peak = max(one.total for one in simulator.preparation.peaks(job))
-            assert bounds(simulator, job).memory <= peak
+            found = bounds(simulator, job)
+            assert max(found.memory, found.any_order[1]) <= peak
             tried += 1
     assert tried >= 4
 
