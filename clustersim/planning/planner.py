@@ -55,7 +55,7 @@ FIRST = 512
 """Number of sizes that are searched together first."""
 EACH = 16
 """Number of sizes on each number of nodes that are searched before others, those with the shortest steps per token."""
-FEW = 32
+FEW = 64
 """Number of sizes among which a step is simulated for its level."""
 MORE = 4
 """Factor of that number where none of them is a plan."""
@@ -291,15 +291,16 @@ class Planner:
         return searched or {nodes}
 
     def level(self, state: _PlanSearch) -> float:
-        """Return the expected over the simulated seconds of a step on a kind of cluster, from one of its most efficient."""
+        """Return the expected over the simulated seconds of steps on a kind of cluster, from one of the shortest."""
         if (key := _name(state.kind)) not in self.levels:
             self.levels[key], count, sizes = 1.0, FEW, state.space.sizes
-            efficient = np.argsort(sizes.seconds * sizes.load.gpus / sizes.load.tokens)
-            while count < MORE * len(efficient):
-                found = self._among(state, efficient[:count], objective("soonest"), Limits(simulations=1))
+            shortest = np.argsort(sizes.ranks, kind="stable")
+            wanted = Objective("GPU time", lambda _, load, step: load.gpus * step / load.tokens)  # of no huge cluster
+            while count < MORE * len(shortest):
+                found = self._among(state, shortest[:count], wanted, Limits(simulations=1))
                 for one in found.best:
                     self.levels[key] = one.row["expected_step_time_s"] / one.row["step_time_s"]
-                count = count * MORE if not found.best else MORE * len(efficient)
+                count = count * MORE if not found.best else MORE * len(shortest)
         return self.levels[key]
 
     def _wanted(self, asked: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
