@@ -66,10 +66,9 @@ def validate(
             left_out = judged(outcomes, unseen)
             shown = judged(left_out, strangers)
             kept.finish(shown, page(figures, shown, title))
-    every = {"runs": shown, "runs_left_out": left_out, "runs_in_sample": outcomes}
-    fields = {**figures, "folder": str(kept.shown), **every}
+    every = {"runs": shown, "runs_left_out": left_out, "runs_in_sample": outcomes, "folder": str(kept.shown)}
     where = f"written to {kept.shown}/ (open report.html in a browser)"
-    output.show("validate", lambda: fields, lambda: [*_lines(figures, outcomes), "", where])
+    output.show("validate", lambda: figures | every, lambda: [*_lines(figures, shown), "", where])
 
 
 def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
@@ -89,13 +88,11 @@ def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Out
 
 def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     """Yield the errors over all runs, publishers and groups as text, and why runs were not simulated."""
-    from clustersim.validate.page import PUBLISHERS, example, publishers, sentence, tables
+    from clustersim.validate.page import PUBLISHERS, WORST, far, publishers, sentence, tables
+    from clustersim.validate.statistics import worst
 
     yield sentence(found)
-    if found["groups"]["publisher"]:
-        yield from ("", *table([PUBLISHERS, *publishers(found)], "<>"))
-    for title, head, rows in tables(found):
-        yield from ("", title, *table([head, *rows], "<>"))
-    if found["refused"]:
-        yield from ("", "not simulated")
-        yield from (f"  {count} {kind}, such as {example(outcomes, kind)}" for kind, count in found["refused"].items())
+    farthest = ("Farthest off", WORST[:-1], [far(one) for one in worst(outcomes)])
+    for title, head, rows in (farthest, ("By publisher", PUBLISHERS, publishers(found)), *tables(found, outcomes)):
+        if rows:
+            yield from ("", title, *table([head, *rows], "<>"))

@@ -49,10 +49,7 @@ def _sections(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator
     if rows:
         yield from _pictures(found, rows)
         yield from _worst(rows)
-    if found["refused"]:
-        reasons = [[kind, str(n), example(outcomes, kind)] for kind, n in found["refused"].items()]
-        yield f"<h2>Not simulated</h2>\n{_table(('reason', 'runs', 'such as'), reasons, (2,))}"
-    for title, head, cells in tables(found):
+    for title, head, cells in tables(found, outcomes):
         yield f"<h2>{escape(title)}</h2>"
         yield _table(head, cells)
 
@@ -123,7 +120,7 @@ def known_errors(found: Mapping[str, Any], publisher: str) -> list[str]:
     return ["" if own == before else f"{100 * own:.1f}%" for before, own in pairwise(means)]
 
 
-WORST = ("run", "model", "on", "measured", "predicted", "error", "launching", "where the forecast goes")
+WORST = ("run", "model", "on", "measured", "predicted", "80 %", "error", "launching", "where the forecast goes")
 LAUNCHING = (
     "Launching: the share of the forecast that a CPU needs to launch its kernels one by one, 12 us each; not in it."
 )
@@ -135,19 +132,20 @@ def _worst(rows: Sequence[Outcome]) -> Iterator[str]:
     used = {part for one in farthest for part, seconds in one["breakdown_s"].items() if seconds}
     yield "<h2>The ten farthest off</h2>"
     yield f'<div class="legend">{drawing.parts_legend(used.__contains__)}</div>'
-    yield _table(WORST, [_far(one) for one in farthest], (1, 2), [_inline(drawing.bar(one)) for one in farthest])
+    yield _table(WORST, [far(one) for one in farthest], (1, 2), [_inline(drawing.bar(one)) for one in farthest])
     yield f"<p class='dim'>{LAUNCHING}</p>"
 
 
-def _far(one: Outcome) -> list[str]:
+def far(one: Outcome) -> list[str]:
     """Return the cells of an outcome below WORST, without its picture."""
     split = f"tp {one['tp']} pp {one['pp']} dp {one['dp']}, microbatch {one['micro_batch'] or '?'}"
     times = (duration(one[key]) for key in ("measured_s", "predicted_s"))
     shares = (f"{100 * one['error']:+.1f} %", f"{100 * one['launching']:.0f} %")
-    return [one["id"], one["model"], f"{one['num_gpus']} × {one['gpu']}, {split}", *times, *shares]
+    inside = "none" if one["low_s"] is None else f"{duration(one['low_s'])} to {duration(one['high_s'])}"
+    return [one["id"], one["model"], f"{one['num_gpus']} × {one['gpu']}, {split}", *times, inside, *shares]
 
 
-def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], TableRows]]:
+def tables(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Sequence[str], TableRows]]:
     """Yield (title, head, rows) of the tables that only some validations have."""
     if found["ablations"]:
         rows = [["as it is", *figures(found["in_sample"]), ""]]
@@ -175,6 +173,9 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Table
     if memory := found["memory"]:
         rows = [[one["id"], one["model"], f"{one['measured_gib']:.2f}", *_peak(one)] for one in memory["runs"]]
         yield "Peak memory, GiB", ("run", "model", "measured", "predicted", "error"), rows
+    if found["refused"]:
+        rows = [[kind, str(n), example(outcomes, kind)] for kind, n in found["refused"].items()]
+        yield "Not simulated", ("reason", "runs", "such as"), rows
 
 
 def _moved(errors: Mapping[str, Any]) -> str:

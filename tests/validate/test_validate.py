@@ -25,6 +25,7 @@ from clustersim.report import calibration
 from clustersim.report.calibration import Kind
 from clustersim.report.store import Question
 from clustersim.simulation import simulate
+from clustersim.units import duration
 from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
 from clustersim.validate.adapt import adapt
 from clustersim.validate.evaluate import evaluate
@@ -888,6 +889,12 @@ def test_the_command_writes_a_folder_and_prints_json(tmp_path):
     names = {path.name for path in (tmp_path / "results/validate-runs").iterdir()}
     assert names == {"manifest.json", "runs.jsonl", "runs.parquet", "report.html"}
     assert json.loads((tmp_path / "table.json").read_text())["rows"] == 5
+    text = command(tmp_path, "runs.csv", "--workers", "1", "--calibrate", "table.json").stdout
+    rows = {line.split()[0]: " ".join(line.split()) for line in text.partition("Farthest off\n")[2].splitlines()[1:6]}
+    for one in found["runs"][:5]:  # each run is measured against its own forecast and interval
+        low, high = (duration(one[key]) for key in ("low_s", "high_s"))
+        assert f"{duration(one['measured_s'])} {duration(one['predicted_s'])} {low} to {high}" in rows[one["id"]]
+    assert "MINE-3" in text.partition("Not simulated\n")[2]
 
 
 def test_bad_input_of_the_command_is_one_sentence(tmp_path):
