@@ -192,7 +192,7 @@ class Preparation:
     def _moments_of(self, job: Job) -> Moments:
         """Return the memory of a placed job at the moments of its passes where it may peak. Raises ConfigError."""
         split, beside = job.parallelism, job.pipeline.paired
-        enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
+        enough = schedules.peak_microbatches(split.schedule, split.pp, job.microbatches, split.vpp)
         question = split.schedule, split.pp, enough, split.vpp, beside
         return self._jobs["moments"].once(
             question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside))

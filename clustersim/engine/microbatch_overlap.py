@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from clustersim.schedules.action import Action, Schedule
-from clustersim.schedules.pipeline import together
+from clustersim.schedules.pipeline import action_units
 
 StepKey = tuple[str, int] | tuple[str, int, int, int]
 """A pass by letter and chunk (index of its stage among the rank's); for a pass in parts also the index of the part and the number
@@ -41,7 +41,7 @@ def turns(row: Sequence[Action], own: Sequence[int], pairing: Pairing) -> list[T
     if not pairing:
         return [((action.letter, chunk[action.stage]), action) for action in row]
     found, orders = list[Turn](), dict[tuple[int, int], list[tuple[StepKey, int]]]()
-    for unit in together(row, True):
+    for unit in action_units(row, True):
         if len(unit) == 1:
             found.append(((unit[0].letter, chunk[unit[0].stage]), unit[0]))
             continue
@@ -78,4 +78,4 @@ def memory_order(schedule: Schedule, beside: bool) -> Schedule:
     """Return a schedule in the order of memory. beside: passes overlap, and the forward pass's activations come on top."""
     if not beside:
         return schedule
-    return tuple(tuple(action for unit in together(row, True) for action in reversed(unit)) for row in schedule)
+    return tuple(tuple(action for unit in action_units(row, True) for action in reversed(unit)) for row in schedule)

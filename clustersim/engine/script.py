@@ -75,7 +75,7 @@ def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
     """Return the row of every pipeline rank with its stages."""
     found = []
     for rank, row in enumerate(schedule):
-        own = pipeline.own(rank)
+        own = pipeline.rank_stages(rank)
         found.append(RowEnds(row, own, _passes(row, own), _passes(reversed(row), own)[::-1]))
     return tuple(found)
 

@@ -159,7 +159,7 @@ def _stage_layers(kinds: LayerKinds, job: Job, shape: SplitShape) -> StageLayers
 def _matrices(stages: StageLayers, shape: SplitShape) -> tuple[Floats, ...]:
     """Return the columns of `Pack` for one pipeline, up to `low_sent`."""
     pipeline = schedules.pipeline(shape.order, shape.pp, shape.vpp)
-    own_stages = [list(pipeline.own(rank)) for rank in range(shape.pp)]
+    own_stages = [list(pipeline.rank_stages(rank)) for rank in range(shape.pp)]
     lowest = [own[0] for own in own_stages]
     least = np.array([stages.layers[own].min(axis=0) for own in own_stages])
     busy = np.array([stages.layers[own].sum(axis=0) for own in own_stages])

@@ -20,7 +20,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.schedules import check as schedules
-from clustersim.schedules.pipeline import together
+from clustersim.schedules.pipeline import action_units
 
 FORWARD, BACKWARD, INPUTS, WEIGHTS, GATE = range(5)
 """Letters F, B, I and W, and the wait for the parameters of a stage."""
@@ -75,7 +75,7 @@ def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: boo
     """
     on = schedules.pipeline(schedule, ranks, chunks)
     period = on.copies if on.folded or chunks == 1 else (*schedules.group(schedule), ranks)[0]
-    least = schedules.settled(schedule, ranks, microbatches, chunks) + 2 * (LOOKBACK + 1) * period
+    least = schedules.peak_microbatches(schedule, ranks, microbatches, chunks) + 2 * (LOOKBACK + 1) * period
     periods = max(0, (microbatches - least) // period)
     return all_units(schedule, ranks, microbatches - periods * period, chunks, beside, periods and period), periods
 
@@ -85,9 +85,8 @@ def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, beside:
     """Return all units of a schedule. period: number of microbatches after which the order repeats, 0 if it need not."""
     rows, on = schedules.load(schedule, ranks, microbatches, chunks), schedules.pipeline(schedule, ranks, chunks)
     stages = on.stages * on.copies
-    sources = [
-        [-1 if (one := step(stage)) is None else one for stage in range(stages)] for step in (on.before, on.after)
-    ]
+    steps = (on.previous_stage, on.next_stage)
+    sources = [[-1 if (one := step(stage)) is None else one for stage in range(stages)] for step in steps]
     unread = 1 + stages + 2 * stages * microbatches  # a message that no unit waits for
     kinds: dict[tuple[int, ...], int] = {}
 
@@ -99,7 +98,7 @@ def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, beside:
     for row, opened in zip(rows, forwards, strict=True):
         own = list[tuple[int, ...]]()
         waiting.append(own)
-        for unit in together(row, on.paired or beside):
+        for unit in action_units(row, on.paired or beside):
             kind, awaited, given = [GATE, 0, GATE, 0], [0, 0], [unread, unread]  # of both passes
             for place, (stage, letter, microbatch) in enumerate(unit):
                 kind[2 * place : 2 * place + 2] = "FBIW".index(letter), stage

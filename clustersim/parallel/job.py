@@ -142,7 +142,7 @@ class Job:
     def lanes(self, stages: Sequence[T]) -> list[list[T]]:
         """Return, for each pipeline rank, the values of its stages in the order of its chunks. stages: one value per global
         stage."""
-        return [[stages[stage] for stage in self.pipeline.own(rank)] for rank in range(self.parallelism.pp)]
+        return [[stages[stage] for stage in self.pipeline.rank_stages(rank)] for rank in range(self.parallelism.pp)]
 
     @property
     def message_parts(self) -> int:

@@ -355,7 +355,7 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
         key = (portion, start <= layers.encoder < end, received, sent, layers.order[start:end])
         if key not in known:
             content = layers.with_decoder_entry(portion, layers.blocks[start:end], start)
-            stage = layers.stage(portion, content, received, sent, job.pipeline.closed)
+            stage = layers.stage(portion, content, received, sent, job.pipeline.ends_on_one_rank)
             known[key] = replace(stage, layers=(*stage.layers, (scales, 1))) if scales else stage
         result.append(known[key])
     return tuple(result) * job.pipeline.copies
@@ -440,7 +440,7 @@ class Layers:
         """Return the stage with a portion of the model.
 
         blocks: result of `with_decoder_entry`. received, sent: bytes of activations per microbatch. closed: as in
-        `Pipeline.closed`.
+        `Pipeline.ends_on_one_rank`.
         """
         has_table = portion.embedding or ((self.tied or closed) and portion.loss)
         # predictions and a decoder use embedding tables that count as tied on the last pipeline rank

@@ -30,17 +30,17 @@ class Action(NamedTuple):
         return f"{self.stage}{self.letter}{self.microbatch}"
 
 
-_MADE = partial(tuple.__new__, Action)
-"""Action._make without a Python call for each."""
+_new_action = partial(tuple.__new__, Action)
+"""`Action._make` for one (stage, letter, microbatch), without the cost of a Python call."""
 Schedule = tuple[tuple[Action, ...], ...]
-"""A row of actions for each pipeline rank."""
+"""Row of actions of each pipeline rank, in run order."""
 
 
 class ScheduleKind(Protocol):
     """Function that builds a schedule of any size: the `build` of each file in `kinds/`, or any function with this signature."""
 
     def __call__(self, stages: int, microbatches: int, chunks: int = 1) -> Schedule:
-        """Return a row of actions for each of `stages` pipeline ranks.
+        """Return the row of actions, in run order, of each of `stages` pipeline ranks.
 
         Rank r holds the global stages r, r + stages, …, `chunks` of them (1, or `vpp`). Rows may be any iterables of (stage,
         letter, microbatch). Raises InputError for unsupported sizes.
@@ -49,20 +49,20 @@ class ScheduleKind(Protocol):
 
 
 def run(stage: int, letter: Letter, microbatches: Iterable[int]) -> list[Action]:
-    """Return the actions of one letter on one stage, one per microbatch.
+    """Return the actions of one letter on one stage, one per microbatch, in the order of `microbatches`.
 
     >>> [str(action) for action in run(2, "F", range(3))]
     ['2F0', '2F1', '2F2']
     """
-    return list(map(_MADE, zip(repeat(stage), repeat(letter), microbatches)))
+    return list(map(_new_action, zip(repeat(stage), repeat(letter), microbatches)))
 
 
 def actions(stages: Iterable[int], letter: Letter, microbatches: Iterable[int]) -> list[Action]:
-    """Return the actions of one letter for pairs of a stage and a microbatch."""
-    return list(map(_MADE, zip(stages, repeat(letter), microbatches)))
+    """Return the action of one letter for each i: on the i-th stage, for the i-th microbatch."""
+    return list(map(_new_action, zip(stages, repeat(letter), microbatches)))
 
 
 def one_chunk(schedule: str, chunks: int) -> None:
-    """Raise InputError unless `chunks` is 1, for a schedule that has one stage per rank."""
+    """Raise InputError unless `chunks` is 1. schedule: name for the message."""
     if chunks != 1:
         raise InputError(f"{schedule} has one model chunk a rank, not {chunks}; set vpp to 1 or use interleaved")

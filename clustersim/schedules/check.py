@@ -11,25 +11,26 @@ from typing import Any, cast
 from clustersim import plugins
 from clustersim.errors import InputError, SimulationError, shown
 from clustersim.schedules.action import Action, Schedule, ScheduleKind
-from clustersim.schedules.pipeline import Pipeline, together
-from clustersim.schedules.play import play
+from clustersim.schedules.pipeline import Pipeline, action_units
+from clustersim.schedules.timing import time_actions
 
 ROOM = "clustersim.schedules"
-_WHOLE = (set("FB"), set("FIW"))
+_COMPLETE = (set("FB"), set("FIW"))
+"""Sets of letters that a rank may run for one microbatch on one of its stages."""
 
 
 def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the schedule `name` for `stages` pipeline ranks with `chunks` stages each.
 
-    An outside schedule is proved legal each time, built-in ones by tests. Raises UnknownNameError for an unknown name, and
-    InputError for unsupported sizes and for an outside schedule that fails or is illegal.
+    name: file in `kinds/`, alias, or schedule of a plugin, which is checked each time. Raise UnknownNameError for an unknown
+    name, InputError for unsupported sizes and for a plugin that fails or returns an illegal schedule.
 
     >>> [" ".join(map(str, row)) for row in load("1f1b", stages=2, microbatches=2)]
     ['0F0 0F1 0B0 0B1', '1F0 1B0 1F1 1B1']
     """
-    for what, count in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
+    for noun, count in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
         if count < 1:
-            raise InputError(f"a schedule needs 1 or more {what}, not {count}")
+            raise InputError(f"a schedule needs 1 or more {noun}, not {count}")
     build: ScheduleKind = plugins.load(ROOM, name, "build")
     with plugins.blaming(ROOM, name):
         schedule = build(stages, microbatches, chunks, *group(name))
@@ -40,7 +41,7 @@ def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule
 
 
 def group(name: str) -> tuple[int, ...]:
-    """Return the parameter in a schedule's name. Raises InputError for an invalid one.
+    """Return (microbatches per group,) from a name such as `interleaved/5`, else (). Raise InputError for an invalid number.
 
     >>> group("interleaved/5"), group("1f1b")
     ((5,), ())
@@ -56,8 +57,8 @@ def group(name: str) -> tuple[int, ...]:
 
 
 def misfit(name: str, stages: int, microbatches: int, chunks: int = 1) -> str | None:
-    """Return why a built-in schedule does not support these sizes, or None. Nothing is built."""
-    sizes = _stated(name, "sizes")
+    """Return a sentence on why a built-in schedule does not support these sizes, unbuilt; None if it does, or for a plugin."""
+    sizes = _module_function(name, "sizes")
     try:
         if sizes:
             sizes(stages, microbatches, chunks, *group(name))
@@ -68,32 +69,31 @@ def misfit(name: str, stages: int, microbatches: int, chunks: int = 1) -> str | 
 
 @lru_cache(maxsize=1024)
 def pipeline(name: str, stages: int, chunks: int = 1) -> Pipeline:
-    """Return the pipeline of `stages` ranks for a schedule. By default every chunk of stages begins on rank 0."""
-    made = _stated(name, "pipeline")
-    return made(stages, chunks) if made else Pipeline(stages, chunks)
+    """Return the layout of stages on `stages` ranks that a schedule needs. By default every chunk begins on rank 0."""
+    build = _module_function(name, "pipeline")
+    return build(stages, chunks) if build else Pipeline(stages, chunks)
 
 
-def settled(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
-    """Return the smallest number of microbatches that fills every rank's memory as much as any larger number, at most
-    `microbatches`.
+def peak_microbatches(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory, at most `microbatches`.
 
-    Returns `microbatches` for a schedule that does not declare it, such as an outside one.
+    Return `microbatches` for a schedule whose module does not define `peak_microbatches`, such as a plugin's.
     """
-    least: Callable[..., int] | None = _stated(name, "settled")
-    return min(microbatches, least(stages, chunks, *group(name))) if least else microbatches
+    fewest: Callable[..., int] | None = _module_function(name, "peak_microbatches")
+    return min(microbatches, fewest(stages, chunks, *group(name))) if fewest else microbatches
 
 
 @cache
-def _stated(name: str, what: str) -> Callable[..., Any] | None:
-    """Return the function called `what` that a built-in schedule's module defines besides `build`, or None."""
+def _module_function(name: str, function: str) -> Callable[..., Any] | None:
+    """Return a function of the module of a built-in schedule; None if the module lacks it, or for a plugin's schedule."""
     if plugins.outside(ROOM, name):
         return None
-    return cast("Callable[..., Any] | None", plugins.load(ROOM, name, "__dict__").get(what))
+    return cast("Callable[..., Any] | None", plugins.load(ROOM, name, "__dict__").get(function))
 
 
-def _actions(rows: Iterable[Iterable[Action]], most: int) -> Schedule:
-    """Return an outside schedule as rows of actions, each cut after `most` + 1 actions, more than a legal row has."""
-    return tuple(tuple(_action(*action) for action in islice(row, most)) for row in rows)
+def _actions(rows: Iterable[Iterable[Action]], max_actions: int) -> Schedule:
+    """Return a plugin's schedule as rows of actions, each cut after `max_actions` actions, which no legal row exceeds."""
+    return tuple(tuple(_action(*action) for action in islice(row, max_actions)) for row in rows)
 
 
 def _action(stage: int, letter: str, microbatch: int) -> Action:
@@ -103,10 +103,10 @@ def _action(stage: int, letter: str, microbatch: int) -> Action:
 
 
 def check(schedule: Schedule, pipeline: Pipeline, microbatches: int) -> None:
-    """Prove that every rank runs each of its actions once and that all of them can end.
+    """Raise SimulationError unless every rank runs each of its actions once and the schedule has no deadlock.
 
-    Every stage needs F, and B or both I and W, of every microbatch of its copy of the model. Raises SimulationError with the
-    first wrong rank and action, or with the first stuck rank, its action and what it waits for.
+    Every stage needs F, and B or both I and W, of every microbatch of its copy of the model. The error names the first wrong rank
+    and action, or the first stuck rank, its action and the action it waits for.
     """
     if len(schedule) != pipeline.ranks:
         raise SimulationError(
@@ -114,30 +114,30 @@ def check(schedule: Schedule, pipeline: Pipeline, microbatches: int) -> None:
         )
     for rank, row in enumerate(schedule):
         _check_row(row, rank, pipeline, microbatches)
-    play(schedule, pipeline)
+    time_actions(schedule, pipeline)
 
 
 def _check_row(row: tuple[Action, ...], rank: int, pipeline: Pipeline, microbatches: int) -> None:
     """Raise SimulationError unless a rank runs each of its passes once, on its stages and within the microbatches."""
-    own = pipeline.own(rank)
+    stages = pipeline.rank_stages(rank)
     work: dict[tuple[int, int], str] = {}
     for action in row:
         stage, letter, i = action
-        if stage not in own:
-            raise SimulationError(f"rank {rank} runs {action}, but its stages are {', '.join(map(str, own))}")
+        if stage not in stages:
+            raise SimulationError(f"rank {rank} runs {action}, but its stages are {', '.join(map(str, stages))}")
         if not 0 <= i < microbatches:
             raise SimulationError(f"rank {rank} runs {action}, but there are only {microbatches} microbatches")
         if letter in (done := work.get((stage, i), "")):
             raise SimulationError(f"rank {rank} runs {action} more than once; once is right")
         work[stage, i] = done + letter
-    for place in _places(own, pipeline, microbatches):
-        if set(work.get(place, "")) not in _WHOLE:
-            raise SimulationError(_incomplete(rank, *place, work.get(place, "")))
+    for stage_microbatch in _required_passes(stages, pipeline, microbatches):
+        if set(work.get(stage_microbatch, "")) not in _COMPLETE:
+            raise SimulationError(_incomplete(rank, *stage_microbatch, work.get(stage_microbatch, "")))
 
 
-def _places(own: Iterable[int], pipeline: Pipeline, microbatches: int) -> Iterator[tuple[int, int]]:
-    """Yield (stage, microbatch) of all passes that belong to a rank with the stages `own`."""
-    for stage in own:
+def _required_passes(stages: Iterable[int], pipeline: Pipeline, microbatches: int) -> Iterator[tuple[int, int]]:
+    """Yield (stage, microbatch) of all forward passes of a rank with the stages `stages`."""
+    for stage in stages:
         yield from ((stage, i) for i in range(stage // pipeline.stages, microbatches, pipeline.copies))
 
 
@@ -149,13 +149,13 @@ def _incomplete(rank: int, stage: int, microbatch: int, letters: str) -> str:
 
 
 def in_flight(row: Sequence[Action], paired: bool = False) -> int:
-    """Return the peak number of microbatches with activations on a rank: after F on a stage and before the end of B (or W).
+    """Return the peak number of microbatches with activations on a rank, counted once per stage: from F to the end of B or W.
 
     With `paired` passes (see `Pipeline`), the activations of a pair's forward pass come on top of those its backward pass frees.
     """
-    kept = peak = 0
-    for unit in together(row, paired):
-        kept += sum(action.letter == "F" for action in unit)
-        peak = max(peak, kept)
-        kept -= sum(action.letter in "BW" for action in unit)
+    saved = peak = 0
+    for unit in action_units(row, paired):
+        saved += sum(action.letter == "F" for action in unit)
+        peak = max(peak, saved)
+        saved -= sum(action.letter in "BW" for action in unit)
     return peak

@@ -8,11 +8,12 @@ from typing import Any
 from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.check import in_flight, load, pipeline
 from clustersim.schedules.pipeline import Pipeline
-from clustersim.schedules.play import UNIT, Played, play
+from clustersim.schedules.timing import UNIT, TimedAction, time_actions
 from clustersim.units import plural
 
 LEGEND = "digit: forward of that microbatch; small letter: backward (a = 0); capital: weight gradients; dot: bubble"
 _FIRST = {"B": "a", "I": "a", "W": "A"}
+"""{letter: character of its microbatch 0}"""
 
 
 def draw(schedule: Schedule, pipeline: Pipeline | None = None, forward: int = 1, backward: int = 2) -> str:
@@ -24,12 +25,12 @@ def draw(schedule: Schedule, pipeline: Pipeline | None = None, forward: int = 1,
     """
     inputs = max(backward // 2, 1)
     cost = {"F": forward, "B": backward, "I": inputs, "W": max(backward - inputs, 1)}
-    timeline = play(schedule, pipeline or Pipeline(len(schedule)), cost)
+    timeline = time_actions(schedule, pipeline or Pipeline(len(schedule)), cost)
     width = round(max((row[-1].end for row in timeline if row), default=0))
     return "\n".join(_line(row, width) for row in timeline)
 
 
-def _line(row: tuple[Played, ...], width: int) -> str:
+def _line(row: tuple[TimedAction, ...], width: int) -> str:
     cells = ["."] * width
     for action, start, end in row:
         cells[round(start) : round(end)] = [_sign(action)] * round(end - start)
@@ -47,25 +48,25 @@ def rows(schedule: Schedule) -> str:
 
 
 def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) -> str:
-    """Return the timeline of a schedule, its bubble, the microbatches each rank keeps, and its actions in PyTorch's notation.
+    """Return a text with the timeline of a schedule, its bubble, peak microbatches per rank, and actions in PyTorch's notation.
 
     A forward pass takes one unit of time, a backward pass two; transfers are free. Raises InputError for unsupported sizes.
     """
     schedule = load(name, stages, microbatches, chunks)
-    on = pipeline(name, stages, chunks)
-    makespan, work = _units(schedule, on)
+    layout = pipeline(name, stages, chunks)
+    makespan, work = _units(schedule, layout)
     parts = plural(stages, "stage", "stages") + (f" of {chunks} chunks" if chunks > 1 else "")
     parts += f", {plural(microbatches, 'microbatch', 'microbatches')}"
-    kept = ", ".join(str(in_flight(row, on.paired)) for row in schedule)
+    in_memory = ", ".join(str(in_flight(row, layout.paired)) for row in schedule)
     return "\n".join(
         (
             f"{name}: {parts}",
             "",
-            draw(schedule, on),
+            draw(schedule, layout),
             "",
             LEGEND,
             f"bubble: {makespan - work:g} of {makespan:g} units ({(makespan - work) / makespan:.1%})",
-            f"microbatches in flight, by rank: {kept}",
+            f"microbatches in flight, by rank: {in_memory}",
             "",
             rows(schedule),
         )
@@ -75,8 +76,8 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -> dict[str, Any]:
     """Return the figures of `schedule_text` as data, times in units of a forward pass. Raises InputError for bad sizes."""
     schedule = load(name, stages, microbatches, chunks)
-    on = pipeline(name, stages, chunks)
-    makespan, work = _units(schedule, on)
+    layout = pipeline(name, stages, chunks)
+    makespan, work = _units(schedule, layout)
     return {
         "name": name,
         "stages": stages,
@@ -84,13 +85,13 @@ def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -
         "chunks": chunks,
         "makespan_units": makespan,
         "bubble_units": makespan - work,
-        "in_flight_by_rank": [in_flight(row, on.paired) for row in schedule],
+        "in_flight_by_rank": [in_flight(row, layout.paired) for row in schedule],
         "actions_by_rank": [[str(action) for action in row] for row in schedule],
     }
 
 
-def _units(schedule: Schedule, on: Pipeline) -> tuple[float, float]:
+def _units(schedule: Schedule, layout: Pipeline) -> tuple[float, float]:
     """Return (length of the schedule, busy time of its busiest rank) in units of a forward pass."""
-    timeline = play(schedule, on)
+    timeline = time_actions(schedule, layout)
     makespan = max(row[-1].end for row in timeline)
     return makespan, max(math.fsum(UNIT[action.letter] for action in row) for row in schedule)

@@ -12,33 +12,36 @@ from collections.abc import Callable, Iterator
 from clustersim.schedules.action import Action, Letter
 
 PhaseAction = Callable[[int, Letter, int], Action]
-"""Function (phase, letter, i) -> action on the i-th microbatch of a phase; phase 0 is the stage whose forward passes come first.
-"""
+"""Function (phase, letter, i) -> action on the i-th microbatch of a phase. A phase, 0 or 1, is one of a rank's two stages; the
+forward passes of phase 0 come first."""
 
 
-def row(depth: int, ranks: int, microbatches: int, phase: PhaseAction) -> tuple[Action, ...]:
+def rank_actions(depth: int, ranks: int, microbatches: int, build_action: PhaseAction) -> tuple[Action, ...]:
     """Return the actions of a rank in a step.
 
-    `depth` is the rank's distance from the nearer end of the pipeline. `ranks` is the number of ranks from an end to the rank
-    where stages turn: half of DualPipe's, all of DualPipeV's. `microbatches` per phase are at least 2·ranks.
+    depth: the rank's distance from the nearer end of the pipeline. ranks: number of ranks from an end to the rank where
+    stages turn, half of DualPipe's, all of DualPipeV's. microbatches: number per phase, at least 2·ranks.
     """
-    count, put_off = Counter[str](), deque[Action]()
-    found = list[Action]()
+    count, deferred = Counter[str](), deque[Action]()
+    row = list[Action]()
     for step in _steps(depth, ranks - depth - 1, microbatches - 2 * ranks + depth):
         if step == "W":
-            found.append(put_off.popleft())
+            row.append(deferred.popleft())
             continue
-        letter, which = step[0], step[1]
-        way = f"{'F' if letter == 'F' else 'B'}{which}"
-        found.append(phase(int(which), letter, count[way]))  # type: ignore[arg-type]
+        letter, index = step[0], step[1]
+        direction = f"{'F' if letter == 'F' else 'B'}{index}"
+        row.append(build_action(int(index), letter, count[direction]))  # type: ignore[arg-type]
         if letter == "I":
-            put_off.append(phase(int(which), "W", count[way]))
-        count[way] += 1
-    return tuple(found)
+            deferred.append(build_action(int(index), "W", count[direction]))
+        count[direction] += 1
+    return tuple(row)
 
 
 def _steps(depth: int, outer: int, steady: int) -> Iterator[str]:
-    """Yield letter and phase of each action, W being the oldest deferred one. `outer` is the number of ranks up to the turn."""
+    """Yield letter and phase of each action, such as `F0`; W runs the oldest deferred weight gradients.
+
+    outer: number of ranks after this one, up to the turn. steady: repetitions of the overlapped passes.
+    """
     yield from ("F0",) * 2 * outer
     yield from ("F0", "F1") * (depth + 1)
     yield from ("I1", "W", "F1") * outer

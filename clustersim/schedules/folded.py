@@ -23,32 +23,32 @@ from clustersim.schedules.pipeline import Pipeline
 PERIOD = 6
 """Units of time of a microbatch: forward, input gradients and weight gradients of two stages, one unit each."""
 FILLED = 4
-"""Number of microbatches beyond the number of ranks from which on more of them only repeat the passes of one."""
+"""A schedule of (ranks + `FILLED`) microbatches is full: each further microbatch only repeats the six passes of one."""
 NEEDED = {"F": ((-1, "F"),), "I": ((0, "F"), (1, "I")), "W": ((0, "I"),)}
 """{letter: stages, counted from its own, and letters of the passes of the same microbatch that must end before}"""
-KEPT = {"F": 1, "I": 0, "W": -1}
-"""Change that a pass makes to the number of microbatches that a rank keeps."""
+SAVED = {"F": 1, "I": 0, "W": -1}
+"""{letter: change that its pass makes to the number of microbatches in a rank's memory}"""
 Timetable = dict[int, Action]
-"""Passes of a rank by the unit of time at which they start; each is one unit long."""
+"""{unit of time: pass of a rank that starts then}; each pass takes one unit."""
 
 
 def two_chunks(schedule: str, chunks: int) -> None:
-    """Raise InputError unless `chunks` is 2."""
+    """Raise InputError unless `chunks` is 2. schedule: name for the message."""
     if chunks != 2:
         raise InputError(f"{schedule} has 2 model chunks a rank, not {chunks}; set vpp to 2")
 
 
 def pipeline(stages: int, chunks: int = 2) -> Pipeline:
-    """Return the pipeline with two chunks per rank."""
+    """Return the layout of two stages per rank that go down the ranks and come back."""
     return Pipeline(stages, chunks, folded=True)
 
 
 def repeated(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
-    """Return the schedule whose ranks start the passes of microbatch 0 at the units `first`, and of each later one six units
-    later.
+    """Return the schedule that repeats the passes of microbatch 0 every six units of time, then starts each as early as possible.
 
-    `first` holds four units per rank: the forward passes of its first and second stage, then the input gradients of its second
-    and first stage. More microbatches than ranks only repeat the six passes up to the last forward pass of a first stage.
+    first: four start units per rank, for microbatch 0: the forward passes of its first and second stage, then the input gradients
+    of its second and first stage. Microbatches beyond ranks + `FILLED` repeat the six passes that end with the last forward pass
+    on a rank's first stage.
     """
     few = min(microbatches, len(first) + FILLED)
     more, rows = microbatches - few, _pulled(first, few)
@@ -62,23 +62,25 @@ def repeated(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
 
 
 def _pulled(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
-    """Return the schedule of `repeated`, with passes moved one by one."""
-    on = pipeline(len(first))
-    rows = [_filled(on.own(rank), starts, microbatches) for rank, starts in enumerate(first)]
-    last_forwards = [max(unit for unit, one in row.items() if one.letter == "F") for row in rows]
-    late = {one for row, last in zip(rows, last_forwards, strict=True) for unit, one in row.items() if unit > last}
-    _pull(rows, {one for row in rows for one in row.values()}, max(max(_kept(row)) for row in rows))
-    put_off = [_without_weights(row, late) for row in rows]
+    """Return the schedule of `repeated`, computed pass by pass for all microbatches."""
+    layout = pipeline(len(first))
+    rows = [_filled(layout.rank_stages(rank), starts, microbatches) for rank, starts in enumerate(first)]
+    last_forwards = [max(unit for unit, action in row.items() if action.letter == "F") for row in rows]
+    late = {
+        action for row, last in zip(rows, last_forwards, strict=True) for unit, action in row.items() if unit > last
+    }
+    _pull(rows, {action for row in rows for action in row.values()}, max(max(_saved(row)) for row in rows))
+    deferred = [_remove_weights(row, late) for row in rows]
     _pull(rows, late, math.inf)
-    for row, weights in zip(rows, put_off, strict=True):
-        begin = {one: unit for unit, one in row.items()}
-        for one in weights:
-            row[next(unit for unit in count(begin[one._replace(letter="I")]) if unit not in row)] = one
+    for row, weights in zip(rows, deferred, strict=True):
+        begin = {action: unit for unit, action in row.items()}
+        for action in weights:
+            row[next(unit for unit in count(begin[action._replace(letter="I")]) if unit not in row)] = action
     return tuple(tuple(row[unit] for unit in sorted(row)) for row in rows)
 
 
 def _filled(stages: Sequence[int], starts: Sequence[int], microbatches: int) -> Timetable:
-    """Return the timetable of a rank for all microbatches, with weight gradients in its idle units."""
+    """Return the timetable of a rank for all microbatches, with weight gradients in idle units. starts: a row of `first`."""
     down, up = stages
     kinds: tuple[tuple[int, Letter], ...] = ((down, "F"), (up, "F"), (up, "I"), (down, "I"))
     row = {
@@ -97,32 +99,33 @@ def _filled(stages: Sequence[int], starts: Sequence[int], microbatches: int) -> 
     raise AssertionError  # count() never ends
 
 
-def _without_weights(row: Timetable, late: Collection[Action]) -> list[Action]:
+def _remove_weights(row: Timetable, late: Collection[Action]) -> list[Action]:
     """Remove the weight gradients of the passes in `late` from a timetable, and return them in their order."""
     units = [unit for unit in sorted(row) if row[unit].letter == "W" and row[unit] in late]
     return [row.pop(unit) for unit in units]
 
 
-def _kept(row: Timetable) -> Ints:
-    """Return the number of microbatches that a rank keeps from each unit on."""
-    return np.cumsum([KEPT[row[unit].letter] if unit in row else 0 for unit in range(max(row) + 1)])
+def _saved(row: Timetable) -> Ints:
+    """Return the number of microbatches in a rank's memory in each unit of time (units,): from F until before W, per stage."""
+    return np.cumsum([SAVED[row[unit].letter] if unit in row else 0 for unit in range(max(row) + 1)])
 
 
 def _pull(rows: Sequence[Timetable], moved: Collection[Action], most: float) -> None:
-    """Move passes to the earliest units in which a rank is idle and keeps at most `most` microbatches, earliest first."""
-    begin: dict[tuple[int, str, int], int] = {one: unit for row in rows for unit, one in row.items()}
-    kept = [_kept(row) for row in rows]
+    """Move the passes `moved` in `rows`, in order of time, to the first unit in which their rank is idle, their dependencies have
+    ended, and at most `most` microbatches are in memory."""
+    begin: dict[tuple[int, str, int], int] = {other: unit for row in rows for unit, other in row.items()}
+    saved = [_saved(row) for row in rows]
     for unit, rank in sorted((unit, rank) for rank, row in enumerate(rows) for unit in row):
-        row, own, action = rows[rank], kept[rank], rows[rank][unit]
+        row, rank_saved, action = rows[rank], saved[rank], rows[rank][unit]
         if action not in moved:
             continue
-        (stage, letter, i), more = action, KEPT[action.letter]
-        needs = [(stage, letter, i - 1), *((stage + step, other, i) for step, other in NEEDED[letter])]
-        lowest = 1 + max([begin.get(one, -1) for one in needs])
+        (stage, letter, i), more = action, SAVED[action.letter]
+        needs = [(stage, letter, i - 1), *((stage + step, earlier, i) for step, earlier in NEEDED[letter])]
+        lowest = 1 + max([begin.get(other, -1) for other in needs])
         if more > 0:  # no other pass exceeds the memory
-            full = np.flatnonzero(own[lowest:unit] >= most)
+            full = np.flatnonzero(rank_saved[lowest:unit] >= most)
             lowest += full[-1] + 1 if len(full) else 0
-        place = next((one for one in range(lowest, unit) if one not in row), unit)
-        row[place] = row.pop(unit)
-        begin[action] = place
-        own[place:unit] += more
+        target = next((idle for idle in range(lowest, unit) if idle not in row), unit)
+        row[target] = row.pop(unit)
+        begin[action] = target
+        rank_saved[target:unit] += more

@@ -6,8 +6,8 @@ from clustersim.errors import InputError
 from clustersim.schedules.action import Action, Letter, actions
 
 
-def rounds_of(schedule: str, stages: int, microbatches: int) -> None:
-    """Raise InputError unless `microbatches` is a multiple of `stages`."""
+def require_full_rounds(schedule: str, stages: int, microbatches: int) -> None:
+    """Raise InputError unless `microbatches` is a multiple of `stages`. schedule: name for the message."""
     if microbatches % stages:
         close = max(round(microbatches / stages), 1) * stages
         raise InputError(
@@ -24,7 +24,7 @@ def forwards(rank: int, stages: int, microbatches: int, chunks: int, group: int 
 def backwards(
     rank: int, stages: int, microbatches: int, chunks: int, letter: Letter, group: int | None = None
 ) -> list[Action]:
-    """Return the backward passes (letter B, I or W) of a rank in Megatron-LM's order, the last chunk first."""
+    """Return the passes of letter B, I or W of a rank in Megatron-LM's order, the last chunk first. group: as in `forwards`."""
     return _rounds(letter, rank, stages, microbatches, range(chunks)[::-1], group or stages)
 
 
@@ -32,14 +32,14 @@ def _rounds(letter: Letter, rank: int, stages: int, microbatches: int, chunks: r
     """Return the actions of a letter: each group of microbatches on one chunk after the other. The last group may be smaller."""
     starts = range(0, microbatches, group)
     rounds = [range(start, min(start + group, microbatches)) for start in starts]
-    of = [chunk * stages + rank for part in rounds for chunk in chunks for _ in part]
-    return actions(of, letter, [microbatch for part in rounds for _ in chunks for microbatch in part])
+    stage_of_action = [chunk * stages + rank for part in rounds for chunk in chunks for _ in part]
+    return actions(stage_of_action, letter, [microbatch for part in rounds for _ in chunks for microbatch in part])
 
 
-def split_row(rank: int, stages: int, microbatches: int, chunks: int, warmup: int, held: int) -> tuple[Action, ...]:
+def split_row(rank: int, stages: int, microbatches: int, chunks: int, warmup: int, deferred: int) -> tuple[Action, ...]:
     """Return the actions of a rank that begins with `warmup` forward passes and splits its backward passes.
 
-    `held` weight gradients are deferred and fill the bubbles at its end.
+    deferred: number of weight gradients by which these lag behind input gradients; they fill the bubbles at the end.
     """
     total = microbatches * chunks
     warmup = min(total, warmup)
@@ -49,5 +49,5 @@ def split_row(rank: int, stages: int, microbatches: int, chunks: int, warmup: in
     row = forward[:warmup]
     for k in range(total):
         row += (*forward[warmup + k : warmup + k + 1], inputs[k])
-        row += weights[k - held : k - held + 1] if k >= held else []
-    return (*row, *weights[max(total - held, 0) :])
+        row += weights[k - deferred : k - deferred + 1] if k >= deferred else []
+    return (*row, *weights[max(total - deferred, 0) :])

@@ -9,12 +9,13 @@ from clustersim.schedules.action import Action
 
 
 class Pipeline(NamedTuple):
-    """Pipeline that schedules of one kind run on.
+    """Layout of global stages on the ranks of a pipeline.
 
     Stages of a copy are numbered in the order of activations, before those of the next copy. Microbatch i uses copy i % copies.
     """
 
     ranks: int
+    """Number of ranks."""
     chunks: int = 1
     """Number of stages per rank of one copy of the model."""
     copies: int = 1
@@ -30,47 +31,47 @@ class Pipeline(NamedTuple):
         return self.ranks * self.chunks
 
     @property
-    def closed(self) -> bool:
+    def ends_on_one_rank(self) -> bool:
         """Whether one rank has both the first and the last stage of the model."""
-        return any(self.after(stage) is None for stage in self.own(0))
+        return any(self.next_stage(stage) is None for stage in self.rank_stages(0))
 
-    def back(self, stage: int) -> bool:
+    def is_reversed(self, stage: int) -> bool:
         """Return whether the chunk of a global stage is reversed: its next stage is on the previous rank."""
         return self.folded and stage // self.ranks % 2 == 1
 
     def rank(self, stage: int) -> int:
-        """Return the rank of a global stage."""
-        place = stage % self.ranks
-        return self.ranks - 1 - place if self.back(stage) else place
+        """Return the rank that runs a global stage."""
+        position = stage % self.ranks
+        return self.ranks - 1 - position if self.is_reversed(stage) else position
 
-    def own(self, rank: int) -> tuple[int, ...]:
-        """Return the global stages of a rank in ascending order."""
+    def rank_stages(self, rank: int) -> tuple[int, ...]:
+        """Return the global stages of a rank, of all copies of the model, in ascending order."""
         if not self.folded:
             return tuple(range(rank, self.stages * self.copies, self.ranks))
         starts = range(0, self.stages * self.copies, self.ranks)
-        return tuple(start + (self.ranks - 1 - rank if self.back(start) else rank) for start in starts)
+        return tuple(start + (self.ranks - 1 - rank if self.is_reversed(start) else rank) for start in starts)
 
-    def before(self, stage: int) -> int | None:
+    def previous_stage(self, stage: int) -> int | None:
         """Return the stage that sends activations to a stage, or None for the first stage of a copy."""
         return stage - 1 if stage % self.stages else None
 
-    def after(self, stage: int) -> int | None:
+    def next_stage(self, stage: int) -> int | None:
         """Return the stage that receives the activations of a stage, or None for the last stage of a copy."""
         return stage + 1 if (stage + 1) % self.stages else None
 
 
-def together(row: Sequence[Action], paired: bool) -> Iterator[tuple[Action, ...]]:
-    """Yield the actions of a row one by one, or with `paired` each backward pass together with a forward pass right after it."""
-    held: tuple[Action, ...] = ()
+def action_units(row: Sequence[Action], paired: bool) -> Iterator[tuple[Action, ...]]:
+    """Yield the actions of a row in order as (action,), or with `paired` as (B, F) if F directly follows a full backward B."""
+    waiting: tuple[Action, ...] = ()
     for action in row:
-        if held and action.letter == "F":
-            yield (*held, action)
-            held = ()
+        if waiting and action.letter == "F":
+            yield (*waiting, action)
+            waiting = ()
             continue
-        if held:
-            yield held
-        held = (action,) if paired and action.letter == "B" else ()
-        if not held:
+        if waiting:
+            yield waiting
+        waiting = (action,) if paired and action.letter == "B" else ()
+        if not waiting:
             yield (action,)
-    if held:
-        yield held
+    if waiting:
+        yield waiting

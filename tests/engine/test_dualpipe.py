@@ -14,7 +14,7 @@ from clustersim.engine.groups import families
 from clustersim.errors import ConfigError
 from clustersim.parallel.stages import stages
 from clustersim.schedules import check
-from clustersim.schedules.play import play
+from clustersim.schedules.timing import time_actions
 from clustersim.simulation import Simulator
 
 DUAL = {"pp": 4, "dp": 2, "ep": 2, "parallelism__schedule": "dualpipe", "training__global_batch": 32, **WIDE}
@@ -29,7 +29,7 @@ def test_a_step_takes_what_the_drawing_says(pp, m):
     result, forward, backward = even(pp, m, "dualpipe")
     inputs = max(s.end - s.start for s in result.record.spans if s.kind == "I" and s.stage == pp // 2 - 1)
     cost = {"F": forward, "B": backward, "I": inputs, "W": backward - inputs}
-    drawn = play(check.load("dualpipe", pp, m), check.pipeline("dualpipe", pp), cost)
+    drawn = time_actions(check.load("dualpipe", pp, m), check.pipeline("dualpipe", pp), cost)
     found = max(s.end for s in result.record.spans if s.kind in cost)
     assert found == pytest.approx(
         max(row[-1].end for row in drawn), rel=0.02
@@ -137,4 +137,4 @@ def test_gradients_are_reduced_once(case, beside):
     for rank, script in enumerate(written(one, own, schedule)):
         once = [line for part in (*script.layout.special.values(), script.layout.finish) for line in part]
         reduced = sum(line.collective.size for line in once if line.collective and line.collective.group == "dp")
-        assert reduced == 4 * sum(own[stage].dense for stage in one.pipeline.own(rank))
+        assert reduced == 4 * sum(own[stage].dense for stage in one.pipeline.rank_stages(rank))

@@ -15,7 +15,7 @@ from clustersim.parallel.memory import at_rest
 from clustersim.parallel.optimizer import state_bytes, update
 from clustersim.parallel.stages import stages
 from clustersim.schedules.action import Action
-from clustersim.schedules.check import in_flight, settled
+from clustersim.schedules.check import in_flight, peak_microbatches
 from clustersim.schedules.check import load as schedule
 
 FOLDER = Path(__file__).parents[2] / "workloads"
@@ -297,7 +297,7 @@ def test_the_fullest_moment_is_found_without_looking_at_every_pass(kind, pp, zer
         )
         parts, split = [stages(one)], one.parallelism
         rows = schedule(split.schedule, pp, one.microbatches, vpp)
-        enough = settled(split.schedule, pp, one.microbatches, vpp)
+        enough = peak_microbatches(split.schedule, pp, one.microbatches, vpp)
         found = peaks(one, parts, moments(schedule(split.schedule, pp, enough, vpp)))
         assert found == [each.peak for each in memory_by_rank(one, parts, rows)]
 

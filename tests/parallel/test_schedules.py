@@ -16,8 +16,8 @@ from clustersim.errors import InputError, SimulationError
 from clustersim.schedules import check, draw, folded
 from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.draw import schedule_text
-from clustersim.schedules.pipeline import Pipeline, together
-from clustersim.schedules.play import play
+from clustersim.schedules.pipeline import Pipeline, action_units
+from clustersim.schedules.timing import time_actions
 
 NAMES = sorted(plugins.names(check.ROOM))
 FOLDED = ("zbv", "v_half", "v_min")
@@ -61,7 +61,7 @@ ZB_H1 = """\
 def span(schedule: Schedule, chunks: int = 1, forward: float = FORWARD, backward: float = BACKWARD) -> float:
     """The makespan when the chunks of a rank together take `forward` and `backward` a microbatch."""
     cost = {"F": forward / chunks, "B": backward / chunks, "I": backward / 2 / chunks, "W": backward / 2 / chunks}
-    return max(row[-1].end for row in play(schedule, Pipeline(len(schedule), chunks), cost))
+    return max(row[-1].end for row in time_actions(schedule, Pipeline(len(schedule), chunks), cost))
 
 
 def test_diagrams() -> None:
@@ -145,13 +145,13 @@ def test_dualpipe_is_as_it_is_drawn() -> None:
     """In a cell of two the figure has the forward pass first; where a rank idles between two needs it draws it idle earlier."""
     drawn = DUALPIPE.splitlines()
     schedule, pipeline = check.load("dualpipe", 8, 20), check.pipeline("dualpipe", 8)
-    for row, played, figure in zip(schedule, play(schedule, pipeline), [*drawn, *drawn[::-1]], strict=True):
-        units = together(row, pipeline.paired)
+    for row, played, figure in zip(schedule, time_actions(schedule, pipeline), [*drawn, *drawn[::-1]], strict=True):
+        units = action_units(row, pipeline.paired)
         signs = {"F": "F", "B": "bb", "I": "b", "W": "W"}
         text = "".join(signs[action.letter] for unit in units for action in reversed(unit))
         assert text == figure.replace(".", "")
         assert max(one.end for one in played) <= len(figure)
-    assert max(row[-1].end for row in play(schedule, pipeline)) == len(drawn[0]) == 66
+    assert max(row[-1].end for row in time_actions(schedule, pipeline)) == len(drawn[0]) == 66
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (6, 14), (8, 20), (16, 32), (16, 50)])
@@ -162,7 +162,7 @@ def test_dualpipe_has_the_published_bubble_and_memory(ranks: int, microbatches: 
     bubble = (ranks / 2 - 1) * (1 + 2 * (1 + weights) - 3 * weights)
     half = check.load("dualpipev", ranks // 2, microbatches // 2, 2), check.pipeline("dualpipev", ranks // 2, 2)
     for schedule, pipeline in ((check.load("dualpipe", ranks, microbatches), check.pipeline("dualpipe", ranks)), half):
-        end = max(row[-1].end for row in play(schedule, pipeline, cost))
+        end = max(row[-1].end for row in time_actions(schedule, pipeline, cost))
         assert end == pytest.approx(microbatches * (2 + weights) + bubble)
         kept = [check.in_flight(row, pipeline.paired) for row in schedule]
         assert kept == [ranks + 1] * len(schedule)
@@ -176,7 +176,7 @@ def test_zb_h2_and_zb_v_have_no_bubble_but_how_far_apart_ranks_begin(stages: int
     assert [check.in_flight(row) for row in wide] == [2 * stages - 1] * stages
     assert [check.in_flight(row) for row in folded] == [2 * stages] * stages
     for schedule, name, chunks in ((wide, "zb_h2", 1), (folded, "zbv", 2)):
-        played = play(schedule, check.pipeline(name, stages, chunks))
+        played = time_actions(schedule, check.pipeline(name, stages, chunks))
         assert [row[-1].end - row[0].start for row in played] == [3 * chunks * microbatches] * stages
 
 
@@ -190,7 +190,7 @@ def test_controllable_memory(stages: int) -> None:
     for name, memory, bubble in (("v_half", stages + 2, 0.55), ("v_min", 2 * (stages + 4) / 3, 0.75)):
         schedule, pipeline = check.load(name, stages, microbatches, 2), check.pipeline(name, stages, 2)
         assert max(check.in_flight(row) for row in schedule) <= memory
-        end = max(row[-1].end for row in play(schedule, pipeline))
+        end = max(row[-1].end for row in time_actions(schedule, pipeline))
         assert end - 6 * microbatches <= bubble * 6 * (stages - 1)
 
 
@@ -206,7 +206,7 @@ def test_more_microbatches_repeat_the_passes_of_one(monkeypatch, name, stages):
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 6, 7, 9])
 def test_a_further_microbatch_adds_a_period_in_the_middle(name: str, stages: int) -> None:
     chunks = 2 if name in FOLDED else 1
-    least = check.settled(name, stages, 10**6, chunks)
+    least = check.peak_microbatches(name, stages, 10**6, chunks)
     for microbatches in (least, least + 3):
         fewer, more = (check.load(name, stages, n, chunks) for n in (microbatches, microbatches + 1))
         for short, long in zip(fewer, more, strict=True):
@@ -299,7 +299,7 @@ def test_illegal_schedules_name_rank_and_action(text: str) -> None:
 
 def test_a_wait_for_what_nobody_runs() -> None:
     with pytest.raises(SimulationError, match="rank 0 is at 1F0 and waits for 0F0, which no rank runs"):
-        play(((Action(1, "F", 0),),), Pipeline(2))
+        time_actions(((Action(1, "F", 0),),), Pipeline(2))
 
 
 @given(st.data())
@@ -312,7 +312,7 @@ def test_any_order_either_plays_or_is_a_deadlock(data: st.DataObject) -> None:
     except SimulationError as error:
         assert "deadlocks: rank" in str(error)
         return
-    spans = {played.action: played for row in play(schedule, Pipeline(3)) for played in row}
+    spans = {played.action: played for row in time_actions(schedule, Pipeline(3)) for played in row}
     for (stage, letter, i), played in ((p.action, p) for p in spans.values()):
         if letter == "F" and stage:
             assert spans[Action(stage - 1, "F", i)].end <= played.start
@@ -336,11 +336,11 @@ def test_what_show_prints() -> None:
 def test_more_microbatches_than_settle_fill_memory_no_further(name: str, stages: int, chunks: int) -> None:
     if name != "zero_bubble" and chunks not in {"interleaved": (2, 3), "1f1b": (1,), "zb_h2": (1,)}.get(name, (2,)):
         return
-    enough = check.settled(name, stages, 10**6, chunks)
+    enough = check.peak_microbatches(name, stages, 10**6, chunks)
     assert enough < 10**6
     for more in (1, 2, 5):
         count = enough + more * stages
-        assert check.settled(name, stages, count, chunks) == enough
+        assert check.peak_microbatches(name, stages, count, chunks) == enough
         assert fullest(name, stages, count, chunks) == fullest(name, stages, enough, chunks)
 
 
@@ -364,5 +364,5 @@ def _beyond(other: tuple, one: tuple) -> bool:
 
 
 def test_a_schedule_that_does_not_settle_is_looked_at_whole() -> None:
-    assert check.settled("gpipe", 4, 100) == 100
-    assert check.settled("1f1b", 4, 3) == 3
+    assert check.peak_microbatches("gpipe", 4, 100) == 100
+    assert check.peak_microbatches("1f1b", 4, 3) == 3

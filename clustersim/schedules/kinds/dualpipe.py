@@ -9,7 +9,7 @@ from functools import partial
 
 from clustersim.errors import InputError
 from clustersim.schedules.action import Action, Letter, Schedule, one_chunk
-from clustersim.schedules.dual import row
+from clustersim.schedules.dual import rank_actions
 from clustersim.schedules.pipeline import Pipeline
 
 
@@ -22,13 +22,13 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """
     sizes(stages, microbatches, chunks)
     return tuple(
-        row(min(rank, stages - 1 - rank), stages // 2, microbatches // 2, partial(_action, stages, rank))
+        rank_actions(min(rank, stages - 1 - rank), stages // 2, microbatches // 2, partial(_action, stages, rank))
         for rank in range(stages)
     )
 
 
 def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
-    """Raise InputError for unsupported sizes."""
+    """Raise InputError unless `chunks` is 1, `stages` is even, and there is an even number of at least 2·stages microbatches."""
     one_chunk("dualpipe", chunks)
     if stages % 2:
         raise InputError(f"dualpipe needs an even number of pipeline stages, not {stages}; use {stages + 1}")
@@ -40,16 +40,16 @@ def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
 
 
 def pipeline(stages: int, chunks: int = 1) -> Pipeline:
-    """Return the pipeline of the schedule."""
+    """Return the layout of two copies of the model, the second one reversed."""
     return Pipeline(stages, chunks, copies=2, folded=True, paired=True)
 
 
-def settled(stages: int, chunks: int = 1) -> int:
-    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+def peak_microbatches(stages: int, chunks: int = 1) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 2 * stages + 2
 
 
 def _action(stages: int, rank: int, phase: int, letter: Letter, number: int) -> Action:
-    """Return an action of a rank. Phase 0 belongs to the copy whose microbatches enter at the nearer end."""
+    """Return the action on microbatch `number` of a phase. Phase 0 is the copy whose microbatches enter at the nearer end."""
     copy = phase ^ (rank >= stages // 2)
     return Action(2 * stages - 1 - rank if copy else rank, letter, 2 * number + copy)

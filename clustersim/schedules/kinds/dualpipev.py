@@ -9,7 +9,7 @@ from functools import partial
 
 from clustersim.errors import InputError
 from clustersim.schedules.action import Action, Letter, Schedule
-from clustersim.schedules.dual import row
+from clustersim.schedules.dual import rank_actions
 from clustersim.schedules.folded import two_chunks
 from clustersim.schedules.pipeline import Pipeline
 
@@ -22,11 +22,11 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     `chunks` is 2 and there are at least 2 microbatches per rank.
     """
     sizes(stages, microbatches, chunks)
-    return tuple(row(rank, stages, microbatches, partial(_action, stages, rank)) for rank in range(stages))
+    return tuple(rank_actions(rank, stages, microbatches, partial(_action, stages, rank)) for rank in range(stages))
 
 
 def sizes(stages: int, microbatches: int, chunks: int = 2) -> None:
-    """Raise InputError for unsupported sizes."""
+    """Raise InputError unless `chunks` is 2 and there are at least 2·stages microbatches."""
     two_chunks("dualpipev", chunks)
     if microbatches < 2 * stages:
         raise InputError(
@@ -35,12 +35,12 @@ def sizes(stages: int, microbatches: int, chunks: int = 2) -> None:
 
 
 def pipeline(stages: int, chunks: int = 2) -> Pipeline:
-    """Return the pipeline of the schedule."""
+    """Return the layout of two stages per rank that go down the ranks and come back."""
     return Pipeline(stages, chunks, folded=True, paired=True)
 
 
-def settled(stages: int, chunks: int = 2) -> int:
-    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+def peak_microbatches(stages: int, chunks: int = 2) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 2 * stages + 1
 
 

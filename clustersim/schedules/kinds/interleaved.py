@@ -47,8 +47,8 @@ def sizes(stages: int, microbatches: int, chunks: int = 2, group: int | None = N
     raise InputError(f"interleaved: {why}")
 
 
-def settled(stages: int, chunks: int = 2, group: int | None = None) -> int:
-    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+def peak_microbatches(stages: int, chunks: int = 2, group: int | None = None) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 3 * (group or stages)
 
 

@@ -17,8 +17,8 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     return tuple([_row(rank, min(stages - 1 - rank, microbatches), microbatches) for rank in range(stages)])
 
 
-def settled(stages: int, chunks: int = 1) -> int:
-    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+def peak_microbatches(stages: int, chunks: int = 1) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return stages + 1
 
 

@@ -22,6 +22,6 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     return repeated(first, microbatches)
 
 
-def settled(stages: int, chunks: int = 2) -> int:
-    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+def peak_microbatches(stages: int, chunks: int = 2) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return stages + 2

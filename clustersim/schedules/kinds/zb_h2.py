@@ -16,9 +16,9 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """
     one_chunk("zb_h2", chunks)
     each = range(stages)
-    return tuple(split_row(rank, stages, microbatches, 1, 2 * (stages - 1 - rank), held=2 * rank) for rank in each)
+    return tuple(split_row(rank, stages, microbatches, 1, 2 * (stages - 1 - rank), deferred=2 * rank) for rank in each)
 
 
-def settled(stages: int, chunks: int = 1) -> int:
-    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+def peak_microbatches(stages: int, chunks: int = 1) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 2 * stages

@@ -22,15 +22,15 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     microbatches of a stage, as much as 1F1B's p of twice the layers. Raises InputError unless `chunks` is 2.
     """
     two_chunks("zbv", chunks)
-    whole = max(microbatches, 2 * stages - 1)  # the order is defined from this number on
+    count = max(microbatches, 2 * stages - 1)  # the order is defined from this number on
     return tuple(
-        tuple(action for action in _row(rank, stages, whole) if action.microbatch < microbatches)
+        tuple(action for action in _row(rank, stages, count) if action.microbatch < microbatches)
         for rank in range(stages)
     )
 
 
-def settled(stages: int, chunks: int = 2) -> int:
-    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+def peak_microbatches(stages: int, chunks: int = 2) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 2 * stages + 1
 
 
@@ -42,13 +42,13 @@ def _row(rank: int, stages: int, microbatches: int) -> Iterator[Action]:
         count[step] += 1
 
 
-def _steps(depth: int, outer: int, microbatches: int, ahead: int) -> Iterator[str]:
-    """Yield letter and chunk of each action. `outer` is the ranks up to the turn, `ahead` the forward passes of the warm-up."""
+def _steps(depth: int, outer: int, microbatches: int, warmup: int) -> Iterator[str]:
+    """Yield letter and chunk of each action of rank `depth`, such as `F0`. outer: ranks up to the turn. warmup: forward count."""
     yield from ("F0",) * (2 * outer - 1)
     yield from ("F1", "F0") * depth
     yield from ("F1", "I1", "W1") * outer
     for i in range(microbatches - depth - outer):
-        yield from ("F0",) * (ahead - depth + i < microbatches)
+        yield from ("F0",) * (warmup - depth + i < microbatches)
         yield from ("I0", "W0", "F1", "I1", "W1")
     yield from ("I0", "I1") * depth
     yield from ("I0", "W0") * outer

@@ -6,7 +6,7 @@ With several model chunks it is PyTorch's ScheduleInterleavedZeroBubble, with th
 from __future__ import annotations
 
 from clustersim.schedules.action import Schedule
-from clustersim.schedules.order import rounds_of, split_row
+from clustersim.schedules.order import require_full_rounds, split_row
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -19,16 +19,17 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     sizes(stages, microbatches, chunks)
     first = (chunks - 1) * stages
     return tuple(
-        split_row(rank, stages, microbatches, chunks, first + stages - 1 - rank, held=rank) for rank in range(stages)
+        split_row(rank, stages, microbatches, chunks, first + stages - 1 - rank, deferred=rank)
+        for rank in range(stages)
     )
 
 
 def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
     """Raise InputError for several chunks if `microbatches` is not a multiple of `stages`."""
     if chunks > 1:
-        rounds_of("zero_bubble", stages, microbatches)
+        require_full_rounds("zero_bubble", stages, microbatches)
 
 
-def settled(stages: int, chunks: int = 1) -> int:
-    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+def peak_microbatches(stages: int, chunks: int = 1) -> int:
+    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 3 * stages if chunks > 1 else stages + 1
