@@ -27,13 +27,13 @@ def table(shard: ShardedModel) -> Operator:
     """Return the vocabulary-parallel lookup. Rows of other ranks give zero, and the tp ranks sum (Megatron's
     VocabParallelEmbedding)."""
     hidden, sp = shard.model.hidden, shard.sequence_parallel
-    whole = (shard.tokens, hidden)
+    shape = (shard.tokens, hidden)
     weights = shard.vocab * hidden
-    reduce = shard.exchange("reduce_scatter" if sp else "all_reduce", *whole)
+    reduce = shard.exchange("reduce_scatter" if sp else "all_reduce", *shape)
     return Operator(
         TABLE,
-        (copy(shard, "embedding", *whole, 2 * shard.size), *reduce),
-        shard.exchange("all_gather", *whole) if sp else (),
+        (copy(shard, "embedding", *shape, 2 * shard.size), *reduce),
+        shard.exchange("all_gather", *shape) if sp else (),
         lookup_backward(shard, shard.vocab, shard.tokens),
         parameters=weights,
         saved=8.0 * shard.tokens,
@@ -42,7 +42,8 @@ def table(shard: ShardedModel) -> Operator:
 
 
 def lookup_backward(shard: ShardedModel, entries: int, rows: int) -> tuple[Kernel, ...]:
-    """Return the dense gradient of a lookup: clear the table's gradient, scatter the rows, add to the main gradient."""
+    """Return the kernels of a lookup's dense gradient: clear the table's gradient, scatter the rows, add to the main gradient.
+    entries: rows of the table on this rank. rows: rows that were looked up."""
     hidden, z = shard.model.hidden, shard.size
     return (
         copy(shard, "fill", entries, hidden, z),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clustersim.config.workload import Model
-from clustersim.model.attention import flash_gradients, residual_part, unfused
+from clustersim.model.attention import flash_gradient_bytes, residual_part, unfused
 from clustersim.model.context_attention import Core
 from clustersim.model.embedding import TABLE, embedding_part
 from clustersim.model.kernel import attention
@@ -25,20 +25,21 @@ LOOKUP = f"decoder_{TABLE}"
 
 
 def encoder_model(model: Model) -> Model:
-    """Return the encoder as a separate model, with its number of blocks, of the same kinds in the same order."""
-    blocks = tuple(one.model_copy(update={"window": None}) for one in model.blocks)
+    """Return the encoder as a separate model: `encoder_layers` of the model's blocks, in order, without mask or window."""
+    blocks = tuple(block.model_copy(update={"window": None}) for block in model.blocks)
     changes = {"layers": model.encoder_layers, "encoder_layers": 0, "causal": False, "window": 0, "blocks": blocks}
     return model.model_copy(update={**changes, "dense_layers": min(model.dense_layers, model.encoder_layers)})
 
 
 def encoder_of(shard: ShardedModel) -> ShardedModel:
-    """Return the shapes of a rank's encoder: no mask, its own tokens."""
+    """Return the shapes of the encoder on a rank, with `encoder_seq` tokens per sequence (default: the decoder's)."""
     training = shard.training.model_copy(update={"seq": shard.training.encoder_seq or shard.training.seq})
     return replace(shard, model=encoder_model(shard.model), training=training)
 
 
 def cross_attention_part(shard: ShardedModel, encoder: ShardedModel) -> tuple[Operator, ...]:
-    """Return the operators of cross-attention to the encoder's output, without its norm."""
+    """Return the operators of cross-attention to the encoder's output with the residual sum, without its norm. encoder: shapes of
+    the encoder, as by `encoder_of`."""
     hidden, inner, keys = shard.model.hidden, shard.heads * shard.dim, 2 * shard.kv_heads * shard.dim
     bias, z = shard.model.bias, shard.size
     return (
@@ -55,19 +56,21 @@ def cross_core(shard: ShardedModel, encoder: ShardedModel) -> Operator:
     if shard.training.attention == "unfused":
         return unfused(shard, shard.kv_heads, shard.dim, shard.dim, encoder, CROSS)
     b, queries, keys = shard.training.micro_batch, shard.training.seq, encoder.training.seq
-    args = (shard.product, b, shard.heads, shard.kv_heads, queries, keys, shard.dim, False)
-    named = "" if shard.training.attention == "flash" else shard.training.attention
-    forward, backward = (attention(op, *args)._replace(generation=named) for op in ("forward", "backward"))
-    alive = flash_gradients(shard, Core(shard.heads, shard.kv_heads, shard.dim, shard.dim))
-    return Operator(CROSS, (forward,), (backward,), saved=4.0 * b * shard.heads * queries, backward_alive=alive)
+    args = (shard.core_dtype, b, shard.heads, shard.kv_heads, queries, keys, shard.dim, False)
+    generation = "" if shard.training.attention == "flash" else shard.training.attention
+    forward, backward = (attention(op, *args)._replace(generation=generation) for op in ("forward", "backward"))
+    gradient_buffers = flash_gradient_bytes(shard, Core(shard.heads, shard.kv_heads, shard.dim, shard.dim))
+    return Operator(
+        CROSS, (forward,), (backward,), saved=4.0 * b * shard.heads * queries, backward_alive=gradient_buffers
+    )
 
 
-def decoder_entry_part(shard: ShardedModel, own: bool) -> tuple[Operator, ...]:
-    """Return the operators from the decoder's token ids to its first block. `own`: whether the stage has a separate table for
-    them."""
+def decoder_entry_part(shard: ShardedModel, separate_table: bool) -> tuple[Operator, ...]:
+    """Return the operators from the decoder's token ids to its first block. separate_table: whether the stage stores a table for
+    them; otherwise they use one that it has anyway."""
     first, *others = embedding_part(shard)
     lookup = first._replace(name=LOOKUP)
-    return (lookup if own else lookup._replace(parameters=0), *others)
+    return (lookup if separate_table else lookup._replace(parameters=0), *others)
 
 
 def encoder_norm(encoder: ShardedModel) -> Operator:

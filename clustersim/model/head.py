@@ -18,7 +18,7 @@ def head_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators from the last block's output to the loss."""
     shard = shard.in_activation_type
     hidden = shard.model.hidden
-    logits = column(shard, LOGITS, hidden, shard.vocab, bias=shard.model.head_transform, chunks=False)
+    logits = column(shard, LOGITS, hidden, shard.vocab, bias=shard.model.head_transform, chunked=False)
     return (
         *((norm(shard, "final_norm", fork=False),) if shard.model.norm_position != "post" else ()),
         *(transform(shard) if shard.model.head_transform else ()),
@@ -56,21 +56,22 @@ def transform(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def cross_entropy(shard: ShardedModel) -> Operator:
-    """Return the loss by `training.cross_entropy`, or by default of the framework's kernels."""
+    """Return the loss of the kind `training.cross_entropy`; default: `eager` with eager kernels, otherwise `parallel`."""
     kinds = {"parallel": parallel_loss, "native": native_loss, "fused": fused_loss, "metered": metered_loss}
-    said = shard.training.cross_entropy or ("eager" if shard.eager else "parallel")
-    return kinds.get(said, eager_loss)(shard)
+    kind = shard.training.cross_entropy or ("eager" if shard.eager else "parallel")
+    return kinds.get(kind, eager_loss)(shard)
 
 
-def _loss(shard: ShardedModel, forward: Steps, backward: Steps, *, kept: float, alive: tuple[float, float]) -> Operator:
-    """Return the loss. It saves `kept` bytes per logit, and has `alive` further bytes per logit in its (forward, backward)
-    pass."""
+def _loss(
+    shard: ShardedModel, forward: Steps, backward: Steps, *, saved: float, alive: tuple[float, float]
+) -> Operator:
+    """Return the loss. saved: saved bytes per logit. alive: further bytes per logit during the (forward, backward) pass."""
     logits = float(shard.tokens * shard.vocab)
     return Operator(
         "cross_entropy",
         forward,
         backward,
-        saved=kept * logits,
+        saved=saved * logits,
         forward_alive=alive[0] * logits,
         backward_alive=alive[1] * logits,
     )
@@ -103,7 +104,7 @@ def parallel_loss(shard: ShardedModel) -> Operator:
             copy(shard, "cross_entropy_backward", *shape, 8.0, "fp32"),
             *((copy(shard, "from_fp32", *shape, z + 4),) if narrow else ()),
         ),
-        kept=4.0,
+        saved=4.0,
         alive=(4.0 if shard.eager else z if narrow else 0.0, z if narrow else 0.0),
     )
 
@@ -112,7 +113,7 @@ def native_loss(shard: ShardedModel) -> Operator:
     """Return the vocab-parallel loss as fused by torch.compile, with two all-reduces (Megatron-Core,
     fusions/fused_cross_entropy.py).
 
-    The maximum makes fp32 logits; exponentials overwrite them, and the gradient is made in a copy, as comments there say.
+    The maximum makes fp32 logits; exponentials overwrite them, and the gradient is computed in a copy (comments in that file).
     """
     shape, narrow = (shard.tokens, shard.vocab), shard.size if shard.size < 4 else 0.0
     largest, exponential, quotient, gradient = (
@@ -121,7 +122,7 @@ def native_loss(shard: ShardedModel) -> Operator:
     )
     maximum, sums = (shard.exchange("all_reduce", count * shard.tokens, 1, 4.0) for count in (1, 2))
     forward: Steps = (largest, *maximum, exponential, *sums, quotient)
-    return _loss(shard, forward, (gradient,), kept=4.0, alive=(4.0, 4.0))
+    return _loss(shard, forward, (gradient,), saved=4.0, alive=(4.0, 4.0))
 
 
 def fused_loss(shard: ShardedModel) -> Operator:
@@ -136,7 +137,7 @@ def fused_loss(shard: ShardedModel) -> Operator:
         shard,
         (copy(shard, "max", *shape, z), *gather, copy(shard, "exp_sum", *shape, 2 * z)),
         (copy(shard, "cross_entropy_backward", *shape, 2 * z),),
-        kept=z,
+        saved=z,
         alive=(0.0, 0.0),
     )
 
@@ -181,6 +182,6 @@ def eager_loss(shard: ShardedModel) -> Operator:
             vector("softmax", "log_softmax_backward", "fp32", *shape, 5.0, 12.0),
             *((copy(shard, f"{name}_backward", *shape, 4.0 + z + filled),) if copies else ()),
         ),
-        kept=4.0,
+        saved=4.0,
         alive=(z + (4.0 if copies else 0.0), 8.0),
     )

@@ -11,7 +11,8 @@ from clustersim.errors import InputError, suggest
 from clustersim.hardware.constants import BYTES
 
 QUERY_BLOCK = 128
-"""Queries per block of fused attention (FlashAttention-2, section 3.3), which visits the keys of all of them."""
+"""Number of queries per block of fused attention (FlashAttention-2, section 3.3). A block visits each key that any of its queries
+sees."""
 
 KernelKind = Literal[
     "linear", "bmm", "grouped_gemm", "flash_attention", "softmax", "layernorm", "elementwise", "memory"
@@ -62,8 +63,8 @@ APART = "apart"
 """Value of `generation` for grouped GEMMs and casts that are launched one by one, as Transformer Engine does with cuBLAS."""
 
 
-def one_of(kernel: Kernel) -> tuple[Kernel, int]:
-    """Return the kernel of one launch, and the number of such launches in sequence."""
+def single_launch(kernel: Kernel) -> tuple[Kernel, int]:
+    """Return (kernel of one launch, number of launches in sequence). Only kernels with generation `apart` have several."""
     if kernel.generation != APART:
         return kernel, 1
     n, kind = kernel.batch, "linear" if kernel.kind == "grouped_gemm" else kernel.kind
@@ -71,7 +72,7 @@ def one_of(kernel: Kernel) -> tuple[Kernel, int]:
 
 
 def element(dtype: str) -> float:
-    """Return the bytes of one element. Raises InputError for an unknown data type."""
+    """Return the bytes of one element of a data type such as `bf16`. Raise InputError for an unknown one."""
     if dtype not in BYTES:
         raise InputError(f"unknown data type {dtype!r}; {suggest(dtype, BYTES)}")
     return BYTES[dtype]
@@ -91,9 +92,9 @@ def gemm(
 ) -> Kernel:
     """Return the kernel of `batch` products of m×k by k×n.
 
-    Bytes per element where they differ from those of `dtype`. `accumulate`: of an output that is added to, not written (wgrad
-    into fp32 main gradients: 4). `output`: of the output (fp8 GEMMs write bf16: 2). `operand`: of both operands, with the scales
-    stored next to the values (mxfp8: 1 + 1/32).
+    The last three arguments are bytes per element; 0 stands for those of `dtype`. accumulate: of an output that is read and added
+    to (wgrad into fp32 main gradients: 4). output: of an output that is only written (fp8 GEMMs write bf16: 2). operand: of both
+    operands, including the scales stored next to the values (mxfp8: 1 + 1/32). Raise InputError for an unknown data type.
     """
     size = element(dtype)
     written = 2 * accumulate if accumulate else output or size
@@ -101,15 +102,15 @@ def gemm(
     return Kernel(kind, op, dtype, batch, m, n, k, 2.0 * batch * m * n * k, float(traffic))
 
 
-def narrowed(kernel: Kernel, columns: int) -> Kernel:
-    """Return a GEMM cut to `columns` columns: it reads all of its first matrix and the corresponding share of everything else."""
+def with_columns(kernel: Kernel, columns: int) -> Kernel:
+    """Return a GEMM cut to `columns` columns: it reads its whole first matrix; FLOP and other bytes are cut in proportion."""
     share = columns / kernel.n
     read = kernel.flop / (2 * kernel.n) * element(kernel.dtype)
     return kernel._replace(n=columns, flop=kernel.flop * share, bytes=read + (kernel.bytes - read) * share)
 
 
 def vector(kind: KernelKind, op: str, dtype: str, rows: int, columns: int, flop: float, traffic: float) -> Kernel:
-    """Return a kernel over rows×columns elements with `flop` FLOP and `traffic` bytes per element."""
+    """Return a kernel over rows×columns elements. flop, traffic: FLOP and bytes read and written per element."""
     elements = float(rows) * columns
     return Kernel(kind, op, dtype, 1, rows, columns, 0, flop * elements, traffic * elements)
 
@@ -127,24 +128,24 @@ def attention(
     value_dim: int = 0,
     window: int = 0,
 ) -> Kernel:
-    """Return one fused (flash) attention kernel, `op` forward or backward.
+    """Return one fused (flash) attention kernel. op: `forward` or `backward`. queries, keys: tokens per sequence.
 
     FLOP: 4·b·a·s_q·s_k·d forward, 2.5 times as many backward (FlashAttention-2, section 4: five products instead of two), half if
-    causal. Bytes: q, k, v, o once forward; these, their gradients and the statistics backward. `value_dim`: width of the values
-    if different from queries and keys; the kernel's `k` is then the mean of both. `window`: largest number of keys that a query
-    sees, 0 for all; a block of queries then visits the window and one block of keys, which is the kernel's `n`.
+    causal. Bytes: q, k, v, o once forward; these, their gradients and the statistics backward. `value_dim`: width of the values,
+    0 for `dim`; the kernel's `k` is the mean of both widths, rounded up. `window`: largest number of keys that a query sees, 0
+    for all; a block of queries then visits the window and one block of keys, which is the kernel's `n`.
     """
     values, mean = value_dim or dim, (dim + (value_dim or dim)) / 2
     share = 0.5 if causal else 1.0
-    seen, masked = keys, causal
+    visited_keys, masked = keys, causal
     if 0 < window < keys:
         part = window / keys
         share = part * (1 - part / 2)
-        seen, masked = min(keys, round((window + QUERY_BLOCK) * (1 - part / 2))), False
+        visited_keys, masked = min(keys, round((window + QUERY_BLOCK) * (1 - part / 2))), False
     flop = 4.0 * batch * heads * queries * keys * mean * share
     q, kv = batch * heads * queries * (dim + values), batch * kv_heads * keys * (dim + values)
     traffic = (1.0 * q + kv) * element(dtype)
     if op == "backward":
         flop, traffic = 2.5 * flop, 2 * traffic
-    shape = (batch, queries, seen, -int(-mean // 1))
+    shape = (batch, queries, visited_keys, -int(-mean // 1))
     return Kernel("flash_attention", op, dtype, *shape, flop, traffic, heads, kv_heads, masked)

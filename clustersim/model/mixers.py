@@ -17,7 +17,8 @@ FP32 = 4
 
 
 def mixer_part(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return the operators of a block's mixer without its norm; the outputs of two parallel mixers are added."""
+    """Return the operators of a block's mixer (`model.mixer`) without its norm, in run order, with the residual sum. The outputs
+    of two parallel mixers are added."""
     model = shard.model
     if model.mixer == "delta" and model.delta:
         return delta_part(shard, model.delta)
@@ -30,14 +31,15 @@ def mixer_part(shard: ShardedModel) -> tuple[Operator, ...]:
         return attention
     *first, last = state_space_part(shard, model.mamba)
     total = add(shard, shard.local, model.hidden)
-    joined = last._replace(forward=(*last.forward, total))
+    last_with_sum = last._replace(forward=(*last.forward, total))
     entry = first[0]._replace(backward_input=(*first[0].backward_input, total))
-    return (entry, *first[1:], joined, *attention)
+    return (entry, *first[1:], last_with_sum, *attention)
 
 
 def state_space_part(shard: ShardedModel, mamba: StateSpace) -> tuple[Operator, ...]:
-    """Return Mamba-2's linears, and between them convolution, scan and gated norm, with heads split over the tp ranks.
+    """Return Mamba-2's operators without the residual sum: linear, convolution and scan, gated norm, linear.
 
+    Heads are split over the tp ranks.
     The convolution is recomputed backward, and the scan saves only its output (mamba_ssm, MambaSplitConv1dScanCombinedFn).
     """
     hidden, z, rows = shard.model.hidden, shard.size, shard.tokens
@@ -47,22 +49,22 @@ def state_space_part(shard: ShardedModel, mamba: StateSpace) -> tuple[Operator, 
     outputs = inner + channels + heads
     convolution = copy(shard, "causal_conv1d", rows, channels, 2 * z)
     steps = copy(shard, "chunk_cumsum", rows, heads, z + 2 * FP32)
-    passing = copy(shard, "state_passing", chunks(shard, mamba.chunk), state, 2 * FP32)
+    passing = copy(shard, "state_passing", chunk_count(shard, mamba.chunk), state, 2 * FP32)
     scan = Operator(
         "scan",
-        (convolution, steps, *products(shard, plan := state_space_scan(mamba, heads, groups)), passing),
+        (convolution, steps, *scan_gemms(shard, plan := state_space_scan(mamba, heads, groups)), passing),
         (
             convolution,
             steps,
             passing,
-            *products(shard, plan, backward=True),
+            *scan_gemms(shard, plan, backward=True),
             passing._replace(op="state_passing_backward", bytes=1.5 * passing.bytes),
             copy(shard, "causal_conv1d_backward", rows, channels, 3 * z),
         ),
         parameters=channels * (mamba.conv + 1) + 3 * heads,
         saved=FP32 * rows * heads,
-        forward_alive=z * rows * channels + FP32 * chunks(shard, mamba.chunk) * state,
-        backward_alive=3 * z * rows * channels + 2 * FP32 * chunks(shard, mamba.chunk) * state,
+        forward_alive=z * rows * channels + FP32 * chunk_count(shard, mamba.chunk) * state,
+        backward_alive=3 * z * rows * channels + 2 * FP32 * chunk_count(shard, mamba.chunk) * state,
     )
     return (
         column(shard, "in_proj", hidden, outputs, bias=False, saved=z * rows * outputs, parts=(("in_proj", outputs),)),
@@ -73,7 +75,7 @@ def state_space_part(shard: ShardedModel, mamba: StateSpace) -> tuple[Operator, 
 
 
 def delta_part(shard: ShardedModel, delta: DeltaNet) -> tuple[Operator, ...]:
-    """Return the operators of a gated delta net, with heads split over the tp ranks.
+    """Return the operators of a gated delta net with the residual sum; heads are split over the tp ranks.
 
     The scan saves queries, keys and values after the convolution, one chunk-wide row per token and head, and steps and decays in
     fp32 (fla/ops/gated_delta_rule/chunk.py, ChunkGatedDeltaRuleFunction). Gates by channel come from narrow linears whose first
@@ -86,33 +88,33 @@ def delta_part(shard: ShardedModel, delta: DeltaNet) -> tuple[Operator, ...]:
     narrow = delta.value_dim if delta.channel_gates else 0
     outputs = channels + (2 * narrow + heads if narrow else inner + 2 * heads)
     decays = heads * (delta.key_dim if delta.channel_gates else 1)
-    kept = rows * (z * (heads * (2 * delta.key_dim + delta.chunk) + inner + channels) + 2 * FP32 * decays)
-    states = FP32 * chunks(shard, delta.chunk) * state
+    saved = rows * (z * (heads * (2 * delta.key_dim + delta.chunk) + inner + channels) + 2 * FP32 * decays)
+    states = FP32 * chunk_count(shard, delta.chunk) * state
     plan = delta_scan(delta, heads)
     scan = Operator(
         "scan",
         (
             copy(shard, "causal_conv1d", rows, channels, 2 * z),
             copy(shard, "chunk_cumsum", rows, decays, 2 * FP32),
-            *products(shard, plan),
+            *scan_gemms(shard, plan),
         ),
         (
-            *products(shard, plan, backward=True),
+            *scan_gemms(shard, plan, backward=True),
             copy(shard, "chunk_cumsum", rows, decays, 2 * FP32),
             copy(shard, "causal_conv1d_backward", rows, channels, 3 * z),
         ),
         parameters=channels * delta.conv + heads + decays,
-        saved=kept,
+        saved=saved,
         forward_alive=states,
         backward_alive=2 * states + 2 * z * rows * channels,
     )
     gates = ("gate_proj", narrow, heads * delta.key_dim + inner)
     gate = column(shard, *gates, bias=False, saved=z * rows * gates[2], parts=(gates[::2],)) if narrow else None
-    into = column(
+    in_linear = column(
         shard, "in_proj", hidden, outputs, bias=False, saved=z * rows * outputs, parts=(("in_proj", outputs),)
     )
     return (
-        into._replace(replicated=2 * hidden * narrow),
+        in_linear._replace(replicated=2 * hidden * narrow),
         *((gate,) if gate else ()),
         scan,
         gated_norm(shard, inner, delta.value_dim, shard.replicated(delta.value_dim)),
@@ -122,17 +124,18 @@ def delta_part(shard: ShardedModel, delta: DeltaNet) -> tuple[Operator, ...]:
 
 
 def convolution_part(shard: ShardedModel, taps: int) -> tuple[Operator, ...]:
-    """Return LFM2's short convolution: values times one gate, sum over `taps` tokens per channel, times another gate.
+    """Return the operators of LFM2's short convolution with the residual sum.
 
-    Source: transformers, models/lfm2/modeling_lfm2.py, Lfm2ShortConv.
+    Values times one gate, sum over `taps` tokens per channel, times another gate. Source: transformers,
+    models/lfm2/modeling_lfm2.py, Lfm2ShortConv.
     """
     hidden, z, rows = shard.model.hidden, shard.size, shard.tokens
     inner = hidden // shard.tp
-    mul, back = (pointwise(shard, "mul", rows, inner, values * z) for values in (3, 5))
+    mul, mul_backward = (pointwise(shard, "mul", rows, inner, values * z) for values in (3, 5))
     convolution = Operator(
         "short_conv",
         (mul, copy(shard, "causal_conv1d", rows, inner, 2 * z), mul),
-        (back, copy(shard, "causal_conv1d_backward", rows, inner, 3 * z), back),
+        (mul_backward, copy(shard, "causal_conv1d_backward", rows, inner, 3 * z), mul_backward),
         parameters=inner * taps,
         saved=2 * z * rows * inner,
         backward_alive=3 * z * rows * inner,
@@ -146,16 +149,17 @@ def convolution_part(shard: ShardedModel, taps: int) -> tuple[Operator, ...]:
     )
 
 
-def chunks(shard: ShardedModel, chunk: int) -> int:
+def chunk_count(shard: ShardedModel, chunk: int) -> int:
     """Return the number of chunks of one microbatch; the last one of a sequence may be short."""
     return shard.training.micro_batch * -(-shard.context // chunk)
 
 
-def products(shard: ShardedModel, scan: Scan, backward: bool = False) -> tuple[Kernel, ...]:
-    """Return the batched GEMMs of a scan over all chunks of one microbatch."""
-    count = chunks(shard, scan.chunk)
-    chosen: tuple[ChunkProduct, ...] = scan.backward if backward else scan.forward
-    return tuple(gemm("bmm", one.name, shard.product, count * one.copies, one.m, one.n, one.k) for one in chosen)
+def scan_gemms(shard: ShardedModel, scan: Scan, backward: bool = False) -> tuple[Kernel, ...]:
+    """Return the batched GEMMs of the forward pass (or `backward` pass) of a scan, over all chunks of one microbatch."""
+    count = chunk_count(shard, scan.chunk)
+    products: tuple[ChunkProduct, ...] = scan.backward if backward else scan.forward
+    dtype = shard.core_dtype
+    return tuple(gemm("bmm", item.name, dtype, count * item.copies, item.m, item.n, item.k) for item in products)
 
 
 def gated_norm(shard: ShardedModel, columns: int, width: int, replicated: int) -> Operator:

@@ -22,7 +22,7 @@ square (two), sum, cast."""
 
 
 def norm_kernels(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the forward and the backward kernels of a norm over `rows` rows of `columns` values."""
+    """Return (forward, backward) kernels of a norm over `rows` rows of `columns` values."""
     op: str = shard.model.norm
     z = shard.size
     eager = shard.norm_kernels == "eager"
@@ -33,39 +33,37 @@ def norm_kernels(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Ke
     if z < 4 and shard.norm_kernels == "upcast":
         return _upcast(shard, rows, columns)
     if z < 4 and shard.norm_kernels != "fused":
-        op, read, again = f"torch_{op}", 3, 7
+        op, read, backward_read = f"torch_{op}", 3, 7
     else:
-        read, again = 2, 3 if z < 4 else 5
+        read, backward_read = 2, 3 if z < 4 else 5
     return (
         (vector("layernorm", op, shard.dtype, rows, columns, 6.0, read * z),),
-        (vector("layernorm", f"{op}_backward", shard.dtype, rows, columns, 12.0, again * z),),
+        (vector("layernorm", f"{op}_backward", shard.dtype, rows, columns, 12.0, backward_read * z),),
     )
 
 
 def _upcast(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the kernels of a norm on values cast to fp32: PyTorch's, with 4 bytes per value of the input and its gradient.
+    """Return (forward, backward) kernels of PyTorch's norm on values cast to fp32, with 4 bytes per value of input and gradient.
 
-    Both are recomputed in the backward pass, unless their block is (InternEvo, model/modeling_internlm.py,
+    The backward pass repeats the forward kernels, unless the block is recomputed anyway (InternEvo, model/modeling_internlm.py,
     dropout_selective_checkpoint).
     """
     op, z = f"torch_{shard.model.norm}", shard.size
     cast = pointwise(shard, "upcast", rows, columns, z + 4)
     forward = (cast, vector("layernorm", op, shard.dtype, rows, columns, 6.0, 2 * 4 + z))
     backward = vector("layernorm", f"{op}_backward", shard.dtype, rows, columns, 12.0, 3 * (4 + z) + 4)
-    again = forward if shard.training.recompute == "none" else ()
-    return forward, (*again, backward, cast._replace(op="downcast"))
+    recomputed = forward if shard.training.recompute == "none" else ()
+    return forward, (*recomputed, backward, cast._replace(op="downcast"))
 
 
 def _parts(shard: ShardedModel, rows: int, columns: int, op: str, traffic: tuple[int, ...]) -> tuple[Kernel, ...]:
     """Return one elementwise kernel for each entry of `traffic`, in bytes of memory traffic per value."""
-    return tuple(pointwise(shard, op, rows, columns, each) for each in traffic)
+    return tuple(pointwise(shard, op, rows, columns, value_bytes) for value_bytes in traffic)
 
 
 def norm(shard: ShardedModel, name: str, *, fork: bool = True, width: int | None = None) -> Operator:
-    """Return a norm over the hidden dimension (or `width` values) of the rank's own tokens.
-
-    `fork`: the input also feeds a residual, so two gradients are added. Keeps its input.
-    """
+    """Return a norm over the hidden dimension (or `width` values) of the rank's own tokens. fork: whether the input also feeds a
+    residual, so that its two gradients are added. The norm saves its input."""
     rows, hidden, z = shard.local, width or shard.model.hidden, shard.size
     forward, backward = norm_kernels(shard, rows, hidden)
     weights = shard.replicated(hidden * (2 if shard.model.norm == "layernorm" else 1))

@@ -12,13 +12,13 @@ CollectiveOp = Literal[
 
 
 class Collective(NamedTuple):
-    """A communication request: `op` over the rank's own group of one family, on `size` bytes."""
+    """A communication request: `op` over the group of family `group` that contains the rank, on `size` bytes."""
 
     group: str
-    """Family of groups. tp; dp; etp: slices of an expert; ep: ranks that share all experts; tp_ep: both; edp: copies of the same
-    experts; fsdp, efsdp: ranks that share a copy of parameters, or of experts; cp: ranks of a sequence; cp_a2a, cp_ring:
-    neighbours among them, and rings of those; embedding: stages with the tied embedding; model: a replica; amax: all ranks of a
-    stage; p2p-…: two adjacent stages."""
+    """Family of groups: tp; dp; etp (slices of an expert); ep (ranks over which experts are divided); tp_ep (ep × slices); edp
+    (copies of the same experts); fsdp, efsdp (ranks over which parameters, or those of experts, are sharded); cp (ranks of a
+    sequence); cp_a2a, cp_ring (neighbours among them, and rings over these); embedding (stages with the tied embedding); model (a
+    replica); amax (all ranks of a stage); p2p-… (two adjacent stages)."""
     op: str
     """A CollectiveOp, `send` for a message from the first rank of a group to the second, or `ring_exchange` for messages of all
     ranks to the next one, repeated until every rank has received from all others."""
@@ -26,21 +26,23 @@ class Collective(NamedTuple):
     """Bytes as counted by nccl-tests: the whole array for all-reduce, all-gather and reduce-scatter; the bytes of one rank for
     all-to-all; the rows that one rank sends in a dispatch and gets back in a combine; all that one rank sends around a ring."""
     over: int = 0
-    """Number of following kernels that run concurrently; the step after these waits for the collective."""
+    """Number of kernels after it that run concurrently; the step after these waits for it. 0: the next step waits."""
     sms: int = 0
-    """SMs that it takes from the concurrent kernels."""
+    """Number of SMs that it takes from the concurrent kernels."""
 
 
 class Started(NamedTuple):
     """A collective that runs concurrently with the following steps, up to the `Awaited` of its group in the same operator."""
 
     collective: Collective
+    """Collective that starts here."""
 
 
 class Awaited(NamedTuple):
-    """Point where the collective started in a group is waited for."""
+    """Point at which a rank waits for the collective `Started` in a group."""
 
     group: str
+    """Family of the group, as in `Collective`."""
 
 
 OperatorStep = Kernel | Collective | Started | Awaited
@@ -80,19 +82,19 @@ class Operator(NamedTuple):
     """Bytes of activations saved for the backward pass."""
     outputs: tuple[Output, ...] = ()
     """Parts of the output that recomputation can save, in the order of the columns."""
-    kept_input: float = 0.0
+    saved_input: float = 0.0
     """Part of the `saved` bytes that is the operator's input."""
     forward_alive: float = 0.0
-    """Bytes allocated during its forward pass, besides those saved by it and earlier operators; 0: no more than is saved."""
+    """Bytes allocated during its forward pass, in addition to those saved by it and earlier operators."""
     backward_alive: float = 0.0
-    """Bytes allocated during its backward pass, besides those saved by it and earlier operators: gradients, gathered inputs,
-    temporaries."""
+    """Bytes allocated during its backward pass, in addition to those saved by it and earlier operators: gradients, gathered
+    inputs, temporary buffers."""
     expert: bool = False
-    """Whether its parameters are distributed as experts: the ranks with the same experts reduce their gradients."""
+    """Whether its parameters are experts divided over ranks: gradients are reduced only over ranks with the same experts."""
 
 
-class Rerun(NamedTuple):
-    """Operators of a layer whose forward pass is recomputed, wholly or in part, in its backward pass."""
+class Recomputation(NamedTuple):
+    """Operators of a layer whose forward pass is recomputed together, fully or in part, during its backward pass."""
 
     operators: tuple[tuple[int, Steps], ...]
     """(index in the layer, recomputed steps) of each operator."""
@@ -113,5 +115,5 @@ class Layer(NamedTuple):
     """Operators in run order."""
     input_bytes: float
     """Bytes of the layer's input on one rank, the only saved tensor under full recomputation."""
-    reruns: tuple[Rerun, ...] = ()
+    recomputations: tuple[Recomputation, ...] = ()
     """Parts that are recomputed before their backward pass."""

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from clustersim.config.workload import Saved
 from clustersim.model.attention import CORE, ROTARY
 from clustersim.model.encoder import CROSS
-from clustersim.model.kernel import Kernel, narrowed
+from clustersim.model.kernel import Kernel, with_columns
 from clustersim.model.lora import ADAPTER
-from clustersim.model.operator import Collective, Layer, Operator, OperatorStep, Rerun, Steps
+from clustersim.model.operator import Collective, Layer, Operator, OperatorStep, Recomputation, Steps
 from clustersim.model.sharding import ShardedModel
 
 
@@ -55,7 +55,7 @@ MODULES: dict[str, tuple[Module, ...]] = {
 """Parts of each module, by Megatron's name."""
 
 PRODUCTS = ("linear", "grouped_gemm")
-"""Kinds of kernels whose columns are an operator's `outputs`."""
+"""Kinds of kernels whose columns are the `outputs` of an operator, in order."""
 QKV: tuple[Saved, ...] = ("query_proj", "key_proj", "value_proj")
 DOTS: tuple[Saved, ...] = (*QKV, "out_proj")
 POLICIES: dict[Saved, tuple[Saved, ...]] = {
@@ -73,93 +73,97 @@ POLICIES: dict[Saved, tuple[Saved, ...]] = {
     # experts are not on its list (torchtitan/distributed/activation_checkpoint.py, SelectiveAC)
     "op": ("query_proj", "value_proj", "context", "mlpwi_0", "mlpwo", "reduce_scatter", "dispatch", "combine"),
 }
-"""Outputs that each policy name stands for."""
+"""{policy: names of the outputs that it saves}"""
 UNGROUPED = ("op",)
-"""Policies by class of operator that list linears but no grouped GEMMs."""
+"""Policies that apply to linears but not to grouped GEMMs of experts."""
 
 
 def saved_names(saves: Sequence[Saved], *, scattered: bool) -> frozenset[str]:
-    """Return the outputs that names and policies save. `scattered`: whether outputs of row-parallel linears are
-    reduce-scattered."""
-    found = {one for name in saves for one in POLICIES.get(name, (name,))}
-    return frozenset(found | {"out_proj", "mlpwo"} if scattered and "reduce_scatter" in found else found)
+    """Return the names of all outputs that `saves`, names or policies, save. scattered: whether outputs of row-parallel linears
+    are reduce-scattered, which policies may save."""
+    names = {output for name in saves for output in POLICIES.get(name, (name,))}
+    return frozenset(names | {"out_proj", "mlpwo"} if scattered and "reduce_scatter" in names else names)
 
 
 class Marker:
     """Adds the recomputation to blocks. Equal blocks of several stages remain one object."""
 
-    __slots__ = ("_made", "_saves", "_saves_grouped", "_whole_kept", "training")
+    __slots__ = ("_cache", "_gathered", "_saves", "_saves_grouped", "training")
 
     def __init__(self, shard: ShardedModel) -> None:
         self.training = shard.training
         self._saves = saved_names(shard.training.recompute_saves, scattered=shard.sequence_parallel)
         ungrouped = [name for name in shard.training.recompute_saves if name not in UNGROUPED]
         self._saves_grouped = saved_names(ungrouped, scattered=shard.sequence_parallel)
-        self._whole_kept = shard.keeps_gathered
-        self._made: dict[tuple[int, int], Layer] = {}
+        self._gathered = shard.keeps_gathered
+        self._cache: dict[tuple[int, int], Layer] = {}
 
     def stage(self, blocks: Sequence[Layer]) -> list[Layer]:
-        """Return the blocks of one stage with their recomputation."""
-        how = self.training
-        if every := how.recompute_every:
+        """Return the blocks of one stage, in order, with their recomputation."""
+        training = self.training
+        if every := training.recompute_every:
             numbered = enumerate(blocks, 1)
             return [layer if number % every else self._marked(layer, len(blocks)) for number, layer in numbered]
-        count = (how.recompute_layers or len(blocks)) if how.recompute_method == "block" else len(blocks)
+        count = (training.recompute_layers or len(blocks)) if training.recompute_method == "block" else len(blocks)
         different = dict(zip(map(id, blocks[:count]), blocks, strict=False))
         marked = {key: self._marked(layer, len(blocks)) for key, layer in different.items()}
         return [*map(marked.__getitem__, map(id, blocks[:count])), *blocks[count:]]
 
     def prediction(self, layer: Layer) -> Layer:
         """Return the block of a further prediction, recomputed unless the rule covers only the first blocks or each n-th."""
-        how = self.training
-        left = how.recompute_method == "block" or (how.recompute_every or 1) > 1
+        training = self.training
+        left = training.recompute_method == "block" or (training.recompute_every or 1) > 1
         return layer if left else self._marked(layer, 1)
 
     def _marked(self, layer: Layer, blocks: int) -> Layer:
-        """Return a layer with what its backward pass recomputes, for a stage of `blocks` blocks; equal layers stay one object."""
+        """Return a layer with its recomputations, on a stage of `blocks` blocks; equal layers stay one object."""
         together = (
             min(self.training.recompute_layers or 1, blocks) if self.training.recompute_method == "uniform" else 1
         )
         key = id(layer), blocks if together > 1 else 1
-        if key not in self._made:
-            self._made[key] = layer._replace(reruns=tuple(self._reruns(layer, blocks, together)))
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = layer._replace(recomputations=tuple(self._recomputations(layer, blocks, together)))
+        return self._cache[key]
 
-    def _reruns(self, layer: Layer, blocks: int, together: int) -> list[Rerun]:
-        how = self.training
-        if how.recompute == "full":
-            return [self._but_saved(layer) if self._saves else _whole(layer, blocks, together)]
-        return _modules(how.recompute_modules or ("core_attn",), layer) if how.recompute == "selective" else []
+    def _recomputations(self, layer: Layer, blocks: int, together: int) -> list[Recomputation]:
+        training = self.training
+        if training.recompute == "full":
+            return [self._all_but_saved(layer) if self._saves else _full_block(layer, blocks, together)]
+        if training.recompute == "selective":
+            return _modules(training.recompute_modules or ("core_attn",), layer)
+        return []
 
-    def _but_saved(self, layer: Layer) -> Rerun:
-        """Return the recomputation of a whole block except for saved outputs."""
+    def _all_but_saved(self, layer: Layer) -> Recomputation:
+        """Return the recomputation of a whole block except for the outputs that names or policies save."""
         ends = len(layer.operators)
-        last = next((op for op in reversed(layer.operators) if any(one.name == "mlpwo" for one in op.outputs)), None)
-        if last is not None and "mlpwo" in self._of(last):  # no backward pass reads tensors after the last GEMM
+        last = next((op for op in reversed(layer.operators) if any(part.name == "mlpwo" for part in op.outputs)), None)
+        # no backward pass reads tensors after the last GEMM
+        if last is not None and "mlpwo" in self._saved_names(last):
             ends -= sum(1 for _ in takewhile(lambda op: not op.saved, reversed(layer.operators)))
-        again = ((place, tuple(self._again(op))) for place, op in enumerate(layer.operators[:ends]))
-        own, whole = (
-            math.fsum(one.bytes for op in layer.operators for one in op.outputs if one.name in self._of(op) & names)
+        recomputed = ((place, tuple(self._recomputed_steps(op))) for place, op in enumerate(layer.operators[:ends]))
+        outputs = [(part, self._saved_names(op)) for op in layer.operators for part in op.outputs]
+        named, gathered = (
+            math.fsum(part.bytes for part, saves in outputs if part.name in saves & names)
             for names in (self._saves, {"out_proj", "mlpwo"})
         )
         saved = math.fsum(op.saved for op in layer.operators)
-        kept = min(layer.input_bytes + own, saved)
-        operators = tuple((place, steps) for place, steps in again if steps)
-        return Rerun(operators, len(layer.operators) - 1, saved - kept, saved + whole - kept)
+        remaining = min(layer.input_bytes + named, saved)
+        operators = tuple((place, steps) for place, steps in recomputed if steps)
+        return Recomputation(operators, len(layer.operators) - 1, saved - remaining, saved + gathered - remaining)
 
-    def _of(self, op: Operator) -> frozenset[str]:
-        """Return the saved outputs among those of an operator."""
+    def _saved_names(self, op: Operator) -> frozenset[str]:
+        """Return the names of outputs that are saved if `op` has them; for grouped GEMMs, some policies do not count."""
         grouped = any(isinstance(step, Kernel) and step.kind == "grouped_gemm" for step in op.forward)
         return self._saves_grouped if grouped else self._saves
 
-    def _again(self, op: Operator) -> Iterator[OperatorStep]:
+    def _recomputed_steps(self, op: Operator) -> Iterator[OperatorStep]:
         """Yield the recomputed steps of an operator: GEMMs of the columns that are not saved.
 
         If all are saved, only the casts and gathers of its input that backward passes read, unless those gather again.
         """
-        columns = sum(one.columns for one in op.outputs)
-        saves = self._of(op)
-        left = sum(one.columns for one in op.outputs if one.name not in saves)
+        columns = sum(part.columns for part in op.outputs)
+        saves = self._saved_names(op)
+        left = sum(part.columns for part in op.outputs if part.name not in saves)
         if op.name == ROTARY and self._saves.issuperset(QKV):  # saved after the rotation
             return
         each = cycle(op.outputs)  # columns of separate linears, which a ring multiplies chunk by chunk
@@ -168,52 +172,57 @@ class Marker:
                 if step.n < columns and next(each).name not in saves:
                     yield step
                 elif step.n == columns and left:
-                    yield narrowed(step, left)
+                    yield with_columns(step, left)
             elif left or not op.outputs or (isinstance(step, Kernel) and step.op == "cast"):
                 yield step
-            elif isinstance(step, Collective) and self._whole_kept and (step.group, step.op) == ("tp", "all_gather"):
+            elif isinstance(step, Collective) and self._gathered and (step.group, step.op) == ("tp", "all_gather"):
                 yield step._replace(over=0)
 
 
-def _whole(layer: Layer, blocks: int, together: int) -> Rerun:
-    """Return the recomputation of a whole block. Of `together` blocks that are recomputed as one, only the first saves its
-    input."""
+def _full_block(layer: Layer, blocks: int, together: int) -> Recomputation:
+    """Return the recomputation of a whole block. blocks: number on the stage. together: number of successive blocks that are
+    recomputed as one; only the first saves its input."""
     saved, places = math.fsum(op.saved for op in layer.operators), range(len(layer.operators))
     operators = _forward(layer.operators, places)
     inputs = -(-blocks // together) / blocks
     dropped = saved - inputs * layer.input_bytes
-    return Rerun(operators, places[-1], dropped, together * saved - layer.input_bytes)
+    return Recomputation(operators, places[-1], dropped, together * saved - layer.input_bytes)
 
 
 def _forward(operators: Sequence[Operator], places: range) -> tuple[tuple[int, Steps], ...]:
     return tuple((place, operators[place].forward) for place in places)
 
 
-def _modules(names: Sequence[str], layer: Layer) -> list[Rerun]:
-    """Return the recomputation of the modules that a block has; a module inside another is part of that one's."""
-    at = {op.name: place for place, op in enumerate(layer.operators)}
-    found = [one for name in MODULES if name in names for part in MODULES[name] if (one := _rerun(part, layer, at))]
-    return [one for one in found if not any(_inside(one, other) for other in found)]
+def _modules(names: Sequence[str], layer: Layer) -> list[Recomputation]:
+    """Return the recomputation of each of the modules `names` in a block, without modules that are inside another one."""
+    index = {op.name: place for place, op in enumerate(layer.operators)}
+    modules = [module for name in MODULES if name in names for module in MODULES[name]]
+    parts = [part for module in modules if (part := _module_recomputation(module, layer, index))]
+    return [part for part in parts if not any(_inside(part, other) for other in parts)]
 
 
-def _inside(one: Rerun, other: Rerun) -> bool:
-    """Return whether one recomputation repeats only operators that another one repeats too."""
-    return one is not other and dict(one.operators).keys() < dict(other.operators).keys()
+def _inside(part: Recomputation, other: Recomputation) -> bool:
+    """Return whether `other` recomputes all operators of `part`, and more."""
+    return part is not other and dict(part.operators).keys() < dict(other.operators).keys()
 
 
-def _rerun(module: Module, layer: Layer, at: dict[str, int]) -> Rerun | None:
-    """Return the recomputation of a module before the backward pass of its last reader or its own; None if the block lacks it."""
+def _module_recomputation(module: Module, layer: Layer, index: dict[str, int]) -> Recomputation | None:
+    """Return the recomputation of a module, which runs before the backward pass of its last reader, or else of its last operator.
+    Return None if the block lacks the module. index: {name: index} of the operators in the layer."""
     operators = layer.operators
-    first, last = (next((at[name] for name in names if name in at), None) for names in (module.first, module.last))
+    first, last = (
+        next((index[name] for name in names if name in index), None) for names in (module.first, module.last)
+    )
     if first is None or last is None:
         return None
-    own = range(first, at.get(operators[last].name + ADAPTER, last) + 1)
-    again = _forward(operators, own)
+    indices = range(first, index.get(operators[last].name + ADAPTER, last) + 1)
+    recomputed = _forward(operators, indices)
     if not module.readers:
         entry = operators[first]  # a frozen linear saves no input itself, but the module starts from it
-        dropped = math.fsum(operators[i].saved for i in own) - (layer.input_bytes if entry.frozen else entry.kept_input)
-        return Rerun(again, last, dropped, dropped)
-    reading = next(names for names in module.readers if names[0] in at)
-    readers = [at[name] for each in reading for name in (each, each + ADAPTER) if name in at]
-    dropped = math.fsum(operators[i].kept_input for i in readers)
-    return Rerun(again, max(readers), dropped, dropped)
+        entry_bytes = layer.input_bytes if entry.frozen else entry.saved_input
+        dropped = math.fsum(operators[i].saved for i in indices) - entry_bytes
+        return Recomputation(recomputed, last, dropped, dropped)
+    reading = next(names for names in module.readers if names[0] in index)
+    readers = [index[name] for reader in reading for name in (reader, reader + ADAPTER) if name in index]
+    dropped = math.fsum(operators[i].saved_input for i in readers)
+    return Recomputation(recomputed, max(readers), dropped, dropped)

@@ -24,22 +24,26 @@ class ExpertRouter(NamedTuple):
 
 
 def visited(router: ExpertRouter, places: int) -> float:
-    """Return the mean number of `places` that a token visits, if the experts are divided evenly over them."""
-    each = router.experts / places
-    return fsum(_hit(router, round(place * each), round((place + 1) * each)) for place in range(places))
+    """Return the mean number of places (nodes or GPUs) with at least one of a token's experts. places: number of places, over
+    which the experts are divided evenly in order."""
+    experts_per_place = router.experts / places
+    return fsum(
+        _hit(router, round(place * experts_per_place), round((place + 1) * experts_per_place))
+        for place in range(places)
+    )
 
 
 def _hit(router: ExpertRouter, first: int, last: int) -> float:
-    """Return the probability that any of a token's experts is in the range from `first` to `last`, exclusive.
+    """Return the probability that any of a token's experts has an index in range(first, last).
 
     Sums over the cases of the chosen groups: each group is inside the range, partly inside, or outside.
     """
     size = router.experts // router.groups
     inside = [max(0, min(last, (group + 1) * size) - max(first, group * size)) for group in range(router.groups)]
-    chosen = {(0, 0): 1}  # probability by (groups chosen, experts in them)
-    for own in inside:
+    chosen = {(0, 0): 1}  # number of choices by (groups chosen, experts of the range in them)
+    for in_group in inside:
         for (groups, experts), count in list(chosen.items()):
-            key = groups + 1, experts + own
+            key = groups + 1, experts + in_group
             chosen[key] = chosen.get(key, 0) + count
     candidates = router.group_topk * size
     missed = sum(

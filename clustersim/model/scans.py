@@ -12,7 +12,7 @@ from clustersim.config.workload import DeltaNet, Model, StateSpace
 
 
 class ChunkProduct(NamedTuple):
-    """One kind of GEMM of a scan: m×k by k×n for every chunk and head (or group of heads)."""
+    """A GEMM of a scan: an m×k by a k×n matrix, for every chunk and head (or group of heads)."""
 
     name: str
     """Name of the kernel that runs it."""
@@ -38,7 +38,7 @@ class Scan(NamedTuple):
 
 
 def state_space_scan(mamba: StateSpace, heads: int, groups: int) -> Scan:
-    """Return the GEMMs of Mamba-2's scan with `heads` heads in `groups` groups.
+    """Return the GEMMs of one chunk of Mamba-2's scan, with `heads` heads in `groups` groups on this rank.
 
     Arrays of a chunk are named as in Dao and Gu 2024 (arXiv 2405.21060), section 6: X of width P, B and C of width N. Kernels and
     recomputation are those of mamba_ssm (ops/triton/ssd_combined.py, _mamba_chunk_scan_combined_fwd and _bwd).
@@ -59,7 +59,7 @@ def state_space_scan(mamba: StateSpace, heads: int, groups: int) -> Scan:
 
 
 def delta_scan(delta: DeltaNet, heads: int) -> Scan:
-    """Return the GEMMs of the gated delta rule with `heads` value heads.
+    """Return the GEMMs of one chunk of the gated delta rule, with `heads` value heads on this rank.
 
     Yang et al. 2024 (arXiv 2412.06464), section 3.3: the WY form of a chunk (products w and u of the inverse of a triangular
     matrix), the states, and the outputs. Kernels are those of flash-linear-attention (fla/ops/gated_delta_rule/chunk.py); the
@@ -67,12 +67,12 @@ def delta_scan(delta: DeltaNet, heads: int) -> Scan:
     """
     c, k, v = delta.chunk, delta.key_dim, delta.value_dim
     triangle, wide = -(-c // 6), (c, k + v, c)
-    again = (ChunkProduct("recompute_w_u", heads, *wide), ChunkProduct("chunk_state", heads, c, v, 2 * k))
+    recomputed = (ChunkProduct("recompute_w_u", heads, *wide), ChunkProduct("chunk_state", heads, c, v, 2 * k))
     scores = ChunkProduct("chunk_scores", heads, c, c, k)
     forward = (
         ChunkProduct("scaled_dot_kkt", heads, c, c, k),
         ChunkProduct("solve_tril", heads, c, c, triangle),
-        *again,
+        *recomputed,
         scores,
         ChunkProduct("chunk_output", heads, c, v, k + c),
     )
@@ -85,7 +85,7 @@ def delta_scan(delta: DeltaNet, heads: int) -> Scan:
         ChunkProduct("wy_dscores", heads, c, c, k + v + 2 * c),
         ChunkProduct("kkt_backward", heads, c, k, 2 * c),
     )
-    return Scan(c, forward, (*again, scores, *backward))
+    return Scan(c, forward, (*recomputed, scores, *backward))
 
 
 def scan_products(kind: Model) -> int:
@@ -93,11 +93,11 @@ def scan_products(kind: Model) -> int:
     scans = [state_space_scan(kind.mamba, kind.mamba.heads, kind.mamba.groups)] if kind.mamba else []
     if "mamba2" not in kind.mixer:
         scans = [delta_scan(kind.delta, kind.delta.heads)] if kind.mixer == "delta" and kind.delta else []
-    return sum(one.copies * one.m * one.n * one.k // scan.chunk for scan in scans for one in scan.forward)
+    return sum(gemm.copies * gemm.m * gemm.n * gemm.k // scan.chunk for scan in scans for gemm in scan.forward)
 
 
-def convolved(kind: Model) -> int:
-    """Return the number of channels of a block's causal convolution; 0 without one."""
+def convolution_channels(kind: Model) -> int:
+    """Return the number of channels of a block's causal convolution before tensor parallelism; 0 without one."""
     if "mamba2" in kind.mixer and (mamba := kind.mamba):
         return mamba.heads * mamba.head_dim + 2 * mamba.groups * mamba.state
     if kind.mixer == "delta" and (delta := kind.delta):
@@ -111,7 +111,7 @@ def small_parameters(kind: Model) -> int:
     Mamba-2's convolution has biases, and each head a decay, a bias of its step and a skip; its norm is as wide as its heads. A
     delta net has a decay and a bias of the step for each head, of the step for each channel with gates by channel.
     """
-    channels = convolved(kind)
+    channels = convolution_channels(kind)
     if "mamba2" in kind.mixer and (mamba := kind.mamba):
         return channels * (mamba.conv + 1) + 3 * mamba.heads + mamba.heads * mamba.head_dim
     if kind.mixer == "delta" and (delta := kind.delta):
@@ -120,7 +120,7 @@ def small_parameters(kind: Model) -> int:
     return channels * (kind.conv or 0)
 
 
-def linears(kind: Model) -> dict[str, int]:
+def scan_linears(kind: Model) -> dict[str, int]:
     """Return {name: weights} of the linears of a block's scan or short convolution; {} if it has neither.
 
     Mamba-2: gate, values, B, C and steps together. Delta net: queries, keys, values, one step per head, decays and output gate,
@@ -129,11 +129,11 @@ def linears(kind: Model) -> dict[str, int]:
     h = kind.hidden
     if "mamba2" in kind.mixer and (mamba := kind.mamba):
         inner = mamba.heads * mamba.head_dim
-        return {"in_proj": h * (inner + convolved(kind) + mamba.heads), "out_proj": inner * h}
+        return {"in_proj": h * (inner + convolution_channels(kind) + mamba.heads), "out_proj": inner * h}
     if kind.mixer == "delta" and (delta := kind.delta):
         inner, narrow = delta.heads * delta.value_dim, delta.value_dim
         low = narrow * (delta.heads * delta.key_dim + inner) if delta.channel_gates else 0
         gates = 2 * narrow + delta.heads if delta.channel_gates else inner + 2 * delta.heads
-        wide = h * (convolved(kind) + gates)
+        wide = h * (convolution_channels(kind) + gates)
         return {"in_proj": wide, **({"gate_proj": low} if low else {}), "out_proj": inner * h}
     return {"in_proj": 3 * h * h, "out_proj": h * h} if kind.mixer == "conv" else {}

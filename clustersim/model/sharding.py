@@ -29,7 +29,7 @@ def padded_vocab(model: Model, tp: int) -> int:
 
 @dataclass(frozen=True)
 class ShardedModel:
-    """Shapes of one rank for one microbatch; counts are per rank, after the split by tp."""
+    """Shapes of the model on one rank for one microbatch; counts are per rank, after the split by tp."""
 
     model: Model
     """Model section of the workload."""
@@ -53,12 +53,12 @@ class ShardedModel:
     wide_gradients: bool = False
     """Whether weight gradients of experts are computed in fp32 and cast, if `training.precision` is narrow."""
     ring: str = "fused"
-    """How context-parallel ranks with `cp_type: p2p` exchange keys and values: a framework's `ring`."""
+    """How context-parallel ranks with `cp_type: p2p` exchange keys and values: a value of `frameworks.table.RingKind`."""
     redistributes: bool = False
     """Whether eager gathers and scatters along the sequence need a copy into the order of its tokens."""
 
-    def of(self, kind: Model) -> ShardedModel:
-        """Return the shapes of a layer of the kind `kind`."""
+    def with_model(self, kind: Model) -> ShardedModel:
+        """Return the same shapes for the model `kind`, such as one layer's entry of `parameters.kinds`."""
         return self if kind is self.model else replace(self, model=kind)
 
     @cached_property
@@ -129,12 +129,12 @@ class ShardedModel:
 
     @cached_property
     def heads(self) -> int:
-        """Number of query heads."""
+        """Number of query heads on this rank."""
         return self.model.heads // self.tp
 
     @cached_property
     def kv_heads(self) -> int:
-        """Number of key/value heads, at least one: with more ranks than heads, several ranks hold the same head.
+        """Number of key/value heads on this rank, at least one: with more ranks than heads, several ranks hold the same head.
 
         Megatron-Core: transformer/attention.py, num_query_groups_per_partition.
         """
@@ -142,12 +142,12 @@ class ShardedModel:
 
     @cached_property
     def ffn(self) -> int:
-        """Width of the MLP."""
+        """Width of this rank's part of the MLP."""
         return width(self.model) // self.tp
 
     @cached_property
     def shared_ffn(self) -> int:
-        """Width of the shared experts as one MLP."""
+        """Width of this rank's part of all shared experts, as one MLP."""
         return (self.model.shared_ffn or width(self.model)) // self.tp * self.model.shared_experts
 
     @cached_property
@@ -162,28 +162,29 @@ class ShardedModel:
 
     @cached_property
     def rows(self) -> int:
-        """Rows that the rank's experts process: topk per token of the ranks of all slices, times its share in the ep group."""
+        """Number of rows that the rank's experts process: `rows_per_token` for each token of the ranks of all slices, times the
+        share of its position in the ep group."""
         if not self.parallelism.spread:
-            return math.ceil(self.tokens * self.visits)
+            return math.ceil(self.tokens * self.rows_per_token)
         shares, _ = loads(self.ep, self.training)
-        sent = math.ceil(self.local * self.visits * self.parallelism.etp)
+        sent = math.ceil(self.local * self.rows_per_token * self.parallelism.etp)
         return split(sent * self.ep, shares)[self.position] if shares else sent
 
     @cached_property
-    def arrived(self) -> float | None:
-        """Tokens received for those rows if a token is sent once to a rank with several of its experts; None: one per row."""
+    def received_tokens(self) -> float | None:
+        """Mean number of tokens received for `rows`, if a token is sent once to a rank with several of its experts; else None."""
         chosen = router(self.model, self.parallelism)
-        return None if chosen is None else self.local * self.visits / chosen.topk * visited(chosen, self.ep)
+        return None if chosen is None else self.local * self.rows_per_token / chosen.topk * visited(chosen, self.ep)
 
     @cached_property
-    def visits(self) -> float:
+    def rows_per_token(self) -> float:
         """Mean number of expert rows per token: topk, minus dropped and plus padded rows."""
-        kept = loads(self.ep, self.training)[1]
-        return self.model.topk if kept == 1 else self.model.topk * kept
+        processed = loads(self.ep, self.training)[1]
+        return self.model.topk if processed == 1 else self.model.topk * processed
 
     @cached_property
     def vocab(self) -> int:
-        """Rows of the embedding, padding included."""
+        """Number of rows of the embedding on this rank, padding included."""
         return padded_vocab(self.model, self.tp) // self.tp
 
     @cached_property
@@ -192,7 +193,7 @@ class ShardedModel:
         return format_of(self.training.precision, self.training.fp8_scaling) if self.narrow else None
 
     @cached_property
-    def matrix(self) -> str:
+    def linear_dtype(self) -> str:
         """Data type of the GEMMs of linear layers."""
         return product_type(self.training.precision) if self.narrow else self.dtype
 
@@ -202,18 +203,18 @@ class ShardedModel:
         return activation_type(self.training.precision)
 
     @cached_property
-    def product(self) -> str:
-        """Data type of the GEMMs inside attention."""
-        return self.dtype if self.format else self.matrix
+    def core_dtype(self) -> str:
+        """Data type of the GEMMs inside attention, which are never narrow."""
+        return self.dtype if self.format else self.linear_dtype
 
     @cached_property
     def size(self) -> float:
-        """Bytes of one activation."""
+        """Bytes of one value of an activation."""
         return BYTES[self.dtype]
 
     @cached_property
     def gradient(self) -> float:
-        """Bytes of one accumulated gradient."""
+        """Bytes of one value of an accumulated gradient."""
         return BYTES[self.training.gradients]
 
     @property
@@ -227,7 +228,7 @@ class ShardedModel:
         return self.training.kernels == "eager"
 
     @property
-    def one_product(self) -> bool:
+    def single_grouped_kernel(self) -> bool:
         """Whether one kernel multiplies the rows of all experts. Narrow formats keep one GEMM per expert:
         torch._scaled_grouped_mm exists, but its rates in training are not measured here."""
         return self.eager or (self.grouped_products and self.format is None)
@@ -238,12 +239,12 @@ class ShardedModel:
         return self.training.fp8_activation_input and not self.eager and self.size > 1
 
     @cached_property
-    def accumulates_apart(self) -> bool:
+    def accumulates_separately(self) -> bool:
         """Whether separate kernels add weight gradients to the main gradients."""
         return self.eager or not self.training.fused_accumulation
 
     @property
-    def apart(self) -> bool:
+    def separate(self) -> bool:
         """Whether queries, keys and values are separate linears, and likewise the inputs of a gated activation."""
         return not self.training.fused_projections
 
@@ -265,8 +266,8 @@ class ShardedModel:
     @property
     def weighs_rows(self) -> bool:
         """Whether a separate kernel multiplies the experts' outputs by the router's weights before they are summed."""
-        apart = self.eager or self.training.permutation == "weighed"
-        return self.scatters_rows and apart and not self.separate_rows
+        separate = self.eager or self.training.permutation == "weighed"
+        return self.scatters_rows and separate and not self.separate_rows
 
     @property
     def fused_softmax(self) -> bool:
@@ -279,39 +280,39 @@ class ShardedModel:
         return not self.eager and self.size <= 2 and 16 < seq <= 4096 and seq % 4 == 0 and batch % 4 == 0
 
     def replicated(self, parameters: int) -> int:
-        """Return how many of `parameters` that Megatron replicates over tp this rank holds."""
+        """Return this rank's number of `parameters` that Megatron replicates over tp: all, or 1/tp if it shards all."""
         return -(-parameters // self.tp) if self.parallelism.shard_all_parameters else parameters
 
     def exchange(self, op: CollectiveOp, rows: int, columns: int, size: float | None = None) -> tuple[Collective, ...]:
-        """Return a tp collective on a rows×columns array, or () if tp is 1. `size`: bytes per value (None: the activations')."""
+        """Return (tp collective on a rows×columns array,), or () if tp is 1. size: bytes per value (None: as activations)."""
         return (Collective("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
 
     @property
     def overlap(self) -> str:
-        """Which tp collectives overlap GEMMs; overlap in chunks needs sequence parallelism."""
+        """Overlap of tp collectives and GEMMs: `none`, `bulk`, `ring` or `async`; the last two need sequence parallelism."""
         chosen = self.parallelism.overlap.tp
-        whole = {"ring": "bulk", "async": "none"}.get(chosen, chosen)
-        return "none" if self.tp == 1 else chosen if self.sequence_parallel else whole
+        unchunked = {"ring": "bulk", "async": "none"}.get(chosen, chosen)
+        return "none" if self.tp == 1 else chosen if self.sequence_parallel else unchunked
 
     @property
     def keeps_gathered(self) -> bool:
         """Whether the gathered input of a column-parallel linear is saved; otherwise its shard is saved and gathered again."""
         return self.sequence_parallel and (self.parallelism.keep_gathered or self.overlap == "async")
 
-    def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
-        """Return the exchange of this rank's rows with the experts of the ep group, or () if ep is 1."""
-        each = FP8["block"].size if op == "dispatch" and self.training.dispatch == "fp8" else self.size
-        size = float(self.local) * self.visits * self.model.hidden * each
+    def expert_exchange(self, op: CollectiveOp) -> tuple[Collective, ...]:
+        """Return (exchange of this rank's rows over the ep group,), or () if ep is 1. op: `dispatch` or `combine`."""
+        value_bytes = FP8["block"].size if op == "dispatch" and self.training.dispatch == "fp8" else self.size
+        size = float(self.local) * self.rows_per_token * self.model.hidden * value_bytes
         return (Collective("ep", op, size),) if self.ep > 1 else ()
 
-    def sliced(self, op: CollectiveOp) -> tuple[Collective, ...]:
-        """Return the collective on expert rows over the ranks that hold slices of the experts, or () without slices."""
+    def slice_exchange(self, op: CollectiveOp) -> tuple[Collective, ...]:
+        """Return (collective on expert rows over the ranks with slices of the same experts,), or () without slices or rows."""
         size, slices = float(self.rows) * self.model.hidden * self.size, self.parallelism.etp
         return (Collective("tp" if slices == self.tp else "etp", op, size),) if slices > 1 and self.rows else ()
 
 
 def router(model: Model, parallelism: Parallelism) -> ExpertRouter | None:
-    """Return the router's model if the network traffic depends on it; None if each row crosses the network."""
+    """Return the parameters of the router's choice if the network traffic depends on it; None if each row crosses the network."""
     if not model.experts or parallelism.ep == 1 or parallelism.algorithms.ep not in TOKENS:
         return None
     groups = model.router_groups
@@ -324,8 +325,9 @@ def width(model: Model) -> int:
 
 
 def documents(training: Training) -> tuple[int, int]:
-    """Return (number, length) of equal documents with the same attention work as those of a microbatch.
+    """Return (number, length in tokens) of equal documents with the same attention work as the documents of a microbatch.
 
+    Without packing or padding these are the sequences.
     The length is E[len²] / E[len], which keeps both the number of tokens and the sum of squares: m (1 + c²) for mean m and
     coefficient of variation c, and at most the longest document.
     """
@@ -338,11 +340,12 @@ def documents(training: Training) -> tuple[int, int]:
 
 
 def padded(training: Training) -> Training:
-    """Return the training with sequences as long as the mean longest document of a microbatch, to which all are padded."""
-    lengths, most = training.padded, training.seq
+    """Return the training with `seq` set to the mean longest document of a microbatch, to which all others are padded. Return it
+    unchanged without `padded`."""
+    lengths, seq = training.padded, training.seq
     if lengths is None:
         return training
-    longest = mean_largest(lengths.mean, lengths.spread, min(lengths.max or most, most), training.micro_batch)
+    longest = mean_largest(lengths.mean, lengths.spread, min(lengths.max or seq, seq), training.micro_batch)
     return training.model_copy(update={"padded": None, "seq": max(round(longest), 1)})
 
 
@@ -352,7 +355,7 @@ def head_width(model: Model) -> int:
 
 
 def gated(model: Model) -> bool:
-    """Return whether the activation multiplies by the outputs of a second linear of the MLP."""
+    """Return whether the activation is multiplied by the output of a second linear of the MLP."""
     return model.activation in ("swiglu", "geglu")
 
 
@@ -361,7 +364,7 @@ def gated(model: Model) -> bool:
 
 
 def loads(ep: int, training: Training) -> tuple[tuple[float, ...], float]:
-    """Return (share of the arriving rows of each ep rank, () if equal; arriving rows per sent row).
+    """Return (share of all processed rows of each ep rank, or () if equal; processed rows per row sent by the router).
 
     A capacity limits each rank to that factor times the mean; with padding all get exactly the capacity (Megatron's
     core/transformer/moe/moe_utils.py, get_capacity).
@@ -375,9 +378,9 @@ def loads(ep: int, training: Training) -> tuple[tuple[float, ...], float]:
     if not shares:
         return (), min(capacity, 1.0)
     taken = [min(share, capacity / ep) for share in shares]
-    kept = math.fsum(taken)
-    alike = max(taken) - min(taken) < 1e-12
-    return () if alike else tuple(share / kept for share in taken), kept
+    processed = math.fsum(taken)
+    equal = max(taken) - min(taken) < 1e-12
+    return () if equal else tuple(share / processed for share in taken), processed
 
 
 @lru_cache(maxsize=64)
@@ -399,7 +402,7 @@ def zipf_shares(n: int, imbalance: float) -> tuple[float, ...]:
 
 
 def _exponent(n: int, imbalance: float) -> float:
-    """Return s with n / sum(j^-s) = imbalance, by Newton's method on the logarithm of the sum.
+    """Return s with n / sum(j^-s) = imbalance for j from 1 to n, by Newton's method on the logarithm of the sum.
 
     The logarithm is convex and falls with s, so steps from s = 0 never pass the root.
     """
@@ -415,7 +418,7 @@ def _exponent(n: int, imbalance: float) -> float:
 
 
 def split(rows: int, shares: tuple[float, ...]) -> tuple[int, ...]:
-    """Return `rows` divided by shares into whole numbers with sum `rows`, each within one of its exact share."""
+    """Return `rows` split by `shares` (sum 1) into whole numbers with sum `rows`, each within one of its exact share."""
     edges = [0, *(math.floor(rows * part + 0.5) for part in accumulate(shares))]
     edges[-1] = rows
     return tuple(b - a for a, b in pairwise(edges))

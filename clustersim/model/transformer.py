@@ -13,7 +13,7 @@ from clustersim.model.embedding import TABLE, embedding_part, table
 from clustersim.model.encoder import cross_attention_part, decoder_entry_part, encoder_norm, encoder_of
 from clustersim.model.head import further_head_part, head_part
 from clustersim.model.linear import column
-from clustersim.model.lora import entered, frozen
+from clustersim.model.lora import frozen, without_entry_gradients
 from clustersim.model.mixers import mixer_part
 from clustersim.model.mlp import mlp_part
 from clustersim.model.moe import moe_part
@@ -26,11 +26,11 @@ LOOKUP = f"mtp_{TABLE}"
 """Name of the operator that looks up the next tokens."""
 
 
-def prediction_part(shard: ShardedModel, own: bool) -> tuple[Operator, ...]:
-    """Return the operators before the block. `own`: whether this stage has a separate table for them."""
+def prediction_part(shard: ShardedModel, separate_table: bool) -> tuple[Operator, ...]:
+    """Return the operators before the block. separate_table: whether this stage stores a table for the tokens' vectors."""
     lookup = table(shard)._replace(name=LOOKUP)
     return (
-        lookup if own else lookup._replace(parameters=0),
+        lookup if separate_table else lookup._replace(parameters=0),
         norm(shard, "mtp_embedding_norm", fork=False),
         norm(shard, "mtp_hidden_norm", fork=False),
         join(shard),
@@ -55,35 +55,35 @@ def projection(shard: ShardedModel) -> Operator:
 def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     """Return the blocks of the model in order, for one tp rank and one microbatch; equal blocks are one object."""
     encoder = encoder_of(shard) if shard.model.encoder_layers else None
-    found = list(zip(shards(shard), kinds(shard.model), strict=True))
-    distinct = {(id(one), id(kind)): (one, kind) for one, kind in found}
-    made = {key: block(one.of(kind), encoder) for key, (one, kind) in distinct.items()}
-    own = tuple([made[id(one), id(kind)] for one, kind in found])
+    layers = list(zip(shards(shard), kinds(shard.model), strict=True))
+    distinct = {(id(shapes), id(kind)): (shapes, kind) for shapes, kind in layers}
+    layers_by_key = {key: block(shapes.with_model(kind), encoder) for key, (shapes, kind) in distinct.items()}
+    decoder = tuple([layers_by_key[id(shapes), id(kind)] for shapes, kind in layers])
     if (
         shard.lora and shard.training.recompute != "full"
     ):  # recomputed blocks have an input gradient (peft/recompute.py)
-        own = (own[0]._replace(operators=entered(own[0].operators)), *own[1:])
+        decoder = (decoder[0]._replace(operators=without_entry_gradients(decoder[0].operators)), *decoder[1:])
     if encoder is None:
-        return own
+        return decoder
     *others, last = blocks(encoder)
-    return (*others, last._replace(operators=(*last.operators, encoder_norm(encoder))), *own)
+    return (*others, last._replace(operators=(*last.operators, encoder_norm(encoder))), *decoder)
 
 
 def shards(shard: ShardedModel) -> list[ShardedModel]:
-    """Return the shapes of each layer; the first and last layers may stay in the activations' type."""
+    """Return the shapes of each layer, in order; the first and last layers may stay in the activations' type."""
     first, last = shard.training.bf16_first_layers, shard.model.layers - shard.training.bf16_last_layers
-    return [shard if first <= place < last else shard.in_activation_type for place in range(shard.model.layers)]
+    return [shard if first <= index < last else shard.in_activation_type for index in range(shard.model.layers)]
 
 
 def decoder_entry(shard: ShardedModel, table: bool) -> Layer:
-    """Return the layer from the decoder's token ids to vectors. `table`: whether the stage has no table to share."""
+    """Return the layer from the decoder's token ids to vectors. table: whether the stage must store a table for it."""
     return Layer("embedding", decoder_entry_part(shard, table), 8.0 * shard.tokens)
 
 
 def embedding(shard: ShardedModel) -> Layer:
     """Return the layer from token ids (8 bytes each) to vectors."""
     operators = frozen(shard, embedding_part(shard), stored=False)
-    return Layer("embedding", entered(operators) if shard.lora else operators, 8.0 * shard.tokens)
+    return Layer("embedding", without_entry_gradients(operators) if shard.lora else operators, 8.0 * shard.tokens)
 
 
 def head(shard: ShardedModel) -> Layer:
@@ -92,11 +92,9 @@ def head(shard: ShardedModel) -> Layer:
 
 
 def prediction(shard: ShardedModel, table: bool) -> Layer:
-    """Return the block of multi-token prediction: a block of the last kind, with the operators that join its inputs.
-
-    table: whether the stage has no embedding whose weights it can share.
-    """
-    last = block(shards(shard)[-1].of(kinds(shard.model)[-1]))
+    """Return the block of multi-token prediction: a block of the last kind, with the operators that join its inputs. table:
+    whether the stage must store a table for it, having no embedding whose weights it can share."""
+    last = block(shards(shard)[-1].with_model(kinds(shard.model)[-1]))
     operators = (*prediction_part(shard, table), *last.operators, norm(shard, "mtp_final_norm", fork=False))
     return last._replace(name="mtp", operators=frozen(shard, operators))
 
@@ -113,25 +111,27 @@ def block(shard: ShardedModel, encoder: ShardedModel | None = None) -> Layer:
     mixers = () if model.mixer == "none" else (("attention", mixer_part(shard)),)
     forward = (("mlp", moe_part(shard) if model.experts else mlp_part(shard)),) if model.feed_forward else ()
     halves = (*mixers, *cross, *forward)
-    operators = tuple(op for half, part in halves for op in _normed(shard, half, _branch(shard, part)))
+    operators = tuple(
+        op for half, part in halves for op in _with_norms(shard, half, _with_residual_gradient(shard, part))
+    )
     return Layer("block", frozen(shard, operators), hidden_bytes(shard))
 
 
-def _branch(shard: ShardedModel, part: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Return half of a block. During its backward pass the residual's gradient stays allocated up to the final sum."""
-    beside = hidden_bytes(shard)
-    return (*(op._replace(backward_alive=op.backward_alive + beside) for op in part[:-1]), part[-1])
+def _with_residual_gradient(shard: ShardedModel, part: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Return half of a block with the residual's gradient allocated during its backward pass, up to the final sum."""
+    residual = hidden_bytes(shard)
+    return (*(op._replace(backward_alive=op.backward_alive + residual) for op in part[:-1]), part[-1])
 
 
-def _normed(shard: ShardedModel, name: str, part: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Return half of a block with its norms: before (pre), after (post) or both.
+def _with_norms(shard: ShardedModel, name: str, part: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Return half of a block (`attention`, `cross_attention`, `mlp`) with its norms: before (pre), after (post) or both.
 
     At its start the gradients of branch and residual are added. Of two norms, the second comes before the residual sum.
     """
-    one = norm(shard, f"{name}_norm")
+    first_norm = norm(shard, f"{name}_norm")
     if shard.model.norm_position == "both":
-        return (one, *part[:-1], norm(shard, f"{name}_post_norm", fork=False), part[-1])
-    return (one, *part) if shard.model.norm_position == "pre" else (*part, one)
+        return (first_norm, *part[:-1], norm(shard, f"{name}_post_norm", fork=False), part[-1])
+    return (first_norm, *part) if shard.model.norm_position == "pre" else (*part, first_norm)
 
 
 def hidden_bytes(shard: ShardedModel) -> float:

@@ -507,7 +507,7 @@ class _Columns:
 
 def _temporary(layer: Layer) -> float:
     """Return the bytes that the backward pass of a layer needs beside what it keeps."""
-    return temporary_bytes(layer, backward=True) + max((rerun.working for rerun in layer.reruns), default=0.0)
+    return temporary_bytes(layer, backward=True) + max((rerun.working for rerun in layer.recomputations), default=0.0)
 
 
 def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:

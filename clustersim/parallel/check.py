@@ -14,7 +14,7 @@ from clustersim.errors import ConfigError, InputError, UnknownNameError
 from clustersim.frameworks.table import Rule, load
 from clustersim.hardware.formats import format_of
 from clustersim.model.lora import PACKED, TARGETS
-from clustersim.model.parameters import adapter_targets, distinct
+from clustersim.model.parameters import adapter_targets, distinct_kinds
 from clustersim.model.sharding import width
 from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
 from clustersim.parallel.layout import portions
@@ -95,7 +95,7 @@ def block_shapes(job: Job) -> Iterator[Finding]:
             "model.dense_layers",
             f"{m.dense_layers} and model.blocks both say which layers have experts; keep one of them",
         )
-    if m.blocks and m.experts is not None and all(kind.experts is None for kind, _ in distinct(m)):
+    if m.blocks and m.experts is not None and all(kind.experts is None for kind, _ in distinct_kinds(m)):
         yield "model.blocks", f"leaves no layer with experts of {m.layers}; drop model.experts"
     windows = [
         ("model.window", m.window),
@@ -169,7 +169,7 @@ def mixers(job: Job) -> Iterator[Finding]:
     then no indexer.
     """
     m, tp = job.model, job.parallelism.tp
-    for kind, _ in distinct(m):
+    for kind, _ in distinct_kinds(m):
         needs = {"mamba2": "mamba", "attention+mamba2": "mamba", "delta": "delta", "conv": "conv"}.get(kind.mixer)
         if needs is None:
             continue
@@ -206,7 +206,7 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
     sequence.
     """
     tp = job.parallelism.tp
-    layers = [kind for kind, _ in distinct(job.model)]
+    layers = [kind for kind, _ in distinct_kinds(job.model)]
     repeats = framework_rule(job, "repeats_kv_heads") is not False
     common = [d for d in divisors(layers[0].heads) if all(_fits_degree(kind, d, repeats) for kind in layers)]
     remedy = f"use {listed(common)}"
@@ -276,7 +276,7 @@ def expert_overlap(job: Job) -> Iterator[Finding]:
         return
     if p.overlap.ep == "microbatch":
         yield from microbatch_overlap(job)
-    elif not any(kind.shared_experts for kind, _ in distinct(job.model)):
+    elif not any(kind.shared_experts for kind, _ in distinct_kinds(job.model)):
         yield (
             key,
             "shared overlaps the exchanges with experts that every token visits; set model.shared_experts or write none",
@@ -376,7 +376,7 @@ def context_parallel(job: Job) -> Iterator[Finding]:
         yield "training.seq", f"{t.seq} does not divide into the {chunks} chunks of cp {p.cp}; pad it"
     if t.attention == "unfused":
         yield "training.attention", f"unfused runs on whole sequences, not with cp {p.cp}; use flash"
-    if "p2p" in p.cp_type and any(kind.window for kind, _ in distinct(m)):
+    if "p2p" in p.cp_type and any(kind.window for kind, _ in distinct_kinds(m)):
         yield "parallelism.cp_type", f"{p.cp_type} has no sliding windows; use all_gather or a2a"
     if p.cp_type == "a2a+p2p" and (p.cp_inner is None or p.cp % p.cp_inner or p.cp_inner in (1, p.cp)):
         legal = listed(divisors(p.cp)[1:-1])
@@ -524,7 +524,7 @@ def adapted(job: Job) -> Iterator[Finding]:
     lora, p, t, model = job.training.lora, job.parallelism, job.training, job.model
     if lora is None:
         return
-    legal = {target: None for kind, _ in distinct(model) for target in adapter_targets(kind)}
+    legal = {target: None for kind, _ in distinct_kinds(model) for target in adapter_targets(kind)}
     for target in lora.targets:
         if target not in legal and "targets" in lora.model_fields_set:
             yield "training.lora.targets", f"no block has a {target} with adapters; use {', '.join(legal)}"

@@ -84,7 +84,7 @@ def recomputed_flop(job: Job, full: bool = False) -> float:
         mtp_blocks = [layers[-1]] * job.model.mtp_layers
         total = math.fsum(_modules_flop(kind, names) * token_count for kind in (*layers, *mtp_blocks))
         if job.model.encoder_layers:
-            encoder = parameters.distinct(encoder_model(job.model))
+            encoder = parameters.distinct_kinds(encoder_model(job.model))
             total += math.fsum(count * _modules_flop(kind, names) for kind, count in encoder) * encoder_tokens(job)
         return total + (attention_flop(job, full) if "core_attn" in names else 0.0)
     all_blocks = training.recompute_method == "uniform" and (training.recompute_every or 1) == 1
@@ -157,7 +157,7 @@ def encoder_linear_flop(job: Job) -> float:
     if not model.encoder_layers:
         return 0.0
     inner, keys = model.heads * head_width(model), 2 * (model.kv_heads or model.heads) * head_width(model)
-    kinds = parameters.distinct(encoder_model(model))
+    kinds = parameters.distinct_kinds(encoder_model(model))
     encoder_weights = sum(count * parameters.block_products(kind) for kind, count in kinds)
     encoder_weights += model.layers * model.hidden * keys
     return 2.0 * (encoder_tokens(job) * encoder_weights + tokens(job) * model.layers * 2 * model.hidden * inner)
@@ -171,7 +171,7 @@ def encoder_tokens(job: Job) -> int:
 def layer_kinds(model: Model) -> list[tuple[Model, int]]:
     """Return (shapes, number of blocks) for each distinct kind of block, and one for the blocks that predict further tokens."""
     mtp_blocks = [(parameters.kinds(model)[-1], model.mtp_layers)] if model.mtp_layers else []
-    return [*parameters.distinct(model), *mtp_blocks]
+    return [*parameters.distinct_kinds(model), *mtp_blocks]
 
 
 def attention_flop(job: Job, full: bool = False) -> float:

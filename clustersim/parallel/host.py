@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from clustersim.frameworks.table import load
 from clustersim.hardware.constants import GRAPH_LAUNCH, NATIVE_CALL
-from clustersim.model.kernel import APART, Kernel, one_of
+from clustersim.model.kernel import APART, Kernel, single_launch
 from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import UPDATES
@@ -89,7 +89,7 @@ class Launcher:
         repeats = self.launches.get(item.kind, 1.0) if exact is None else exact
         of_experts = item.generation == APART or item.kind == "grouped_gemm" or item.op in EXPERT_OPS
         seconds = self.update if item.op in UPDATES else self.experts if of_experts else self.kernel
-        return seconds * repeats + min(seconds, NATIVE_CALL) * (one_of(item)[1] - 1)
+        return seconds * repeats + min(seconds, NATIVE_CALL) * (single_launch(item)[1] - 1)
 
 
 def host(job: Job, slowdown: float = 1.0) -> Launcher | None:

@@ -16,7 +16,7 @@ from clustersim.frameworks.table import load
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import activation_type
 from clustersim.model.kernel import Kernel, gemm, vector
-from clustersim.model.parameters import distinct, named_products
+from clustersim.model.parameters import distinct_kinds, named_products
 from clustersim.model.parameters import parameters as total_parameters
 from clustersim.model.sharding import gated, width
 from clustersim.parallel.job import Job
@@ -173,7 +173,7 @@ def matrices(model: Model) -> list[Matrices]:
     biases use Adam (Megatron-LM d98e8a6: core/optimizer/emerging_optimizers).
     """
     counts: Counter[tuple[int, int, bool]] = Counter()
-    for kind, layers in distinct(model):
+    for kind, layers in distinct_kinds(model):
         hidden, weights = kind.hidden, named_products(kind)
         for name in ("query_proj", "key_proj", "value_proj", "in_proj"):
             if name in weights:

@@ -53,7 +53,7 @@ def pass_peak(layers: Iterable[tuple[Layer, float]], *, backward: bool) -> PassP
     saved, peaks = 0.0, [PassPeak(0.0, 0.0)]
     for layer, layer_bytes in layers:
         saved += layer_bytes
-        recomputed = max((rerun.working for rerun in layer.reruns), default=0.0) if backward else 0.0
+        recomputed = max((rerun.working for rerun in layer.recomputations), default=0.0) if backward else 0.0
         peaks.append(PassPeak(saved + recomputed, temporary_bytes(layer, backward=backward)))
     return max(peaks, key=lambda peak: peak.total)
 
@@ -163,7 +163,7 @@ class Stage:
     @cached_property
     def working_bytes(self) -> float:
         """Largest number of bytes of recomputed activations during one layer's backward pass; 0 without recomputation."""
-        return max((rerun.working for layer, _ in self.layers for rerun in layer.reruns), default=0.0)
+        return max((rerun.working for layer, _ in self.layers for rerun in layer.recomputations), default=0.0)
 
     @cached_property
     def forward_peak(self) -> PassPeak:
@@ -252,11 +252,13 @@ class Stage:
 
     def recomputed(self, layer: Layer) -> dict[int, Steps]:
         """Return {index of an operator of a layer: the steps of its forward pass that are recomputed}."""
-        return {index: steps for rerun in layer.reruns for index, steps in rerun.operators}
+        return {index: steps for rerun in layer.recomputations for index, steps in rerun.operators}
 
     def saved(self, layer: Layer) -> float:
         """Return the bytes of activations that one layer saves per microbatch, without those that are recomputed."""
-        return math.fsum([op.saved for op in layer.operators]) - math.fsum([rerun.dropped for rerun in layer.reruns])
+        return math.fsum([op.saved for op in layer.operators]) - math.fsum(
+            [rerun.dropped for rerun in layer.recomputations]
+        )
 
     @cached_property
     def _kept(self) -> list[tuple[Layer, float]]:
@@ -292,7 +294,9 @@ def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
         yield from ((index, op.forward, False) for index, op in enumerate(layer.operators))
         return
     for index, op in reversed(list(enumerate(layer.operators))):
-        recomputed = (operator for rerun in layer.reruns if rerun.before == index for operator in rerun.operators)
+        recomputed = (
+            operator for rerun in layer.recomputations if rerun.before == index for operator in rerun.operators
+        )
         yield from ((i, steps, False) for i, steps in recomputed)
         yield index, (*op.backward_input, *op.backward_weight), True
 
@@ -327,7 +331,7 @@ class _Backward:
 def _recomputed_steps(layer: Layer) -> dict[int, list[OperatorStep]]:
     """Return {index of an operator of a layer: steps that are recomputed before its backward pass}."""
     recomputed: dict[int, list[OperatorStep]] = {}
-    for rerun in layer.reruns:
+    for rerun in layer.recomputations:
         recomputed.setdefault(rerun.before, []).extend(chain.from_iterable([steps for _, steps in rerun.operators]))
     return recomputed
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.config.gpu import Gpu
-from clustersim.model.kernel import Kernel, one_of
+from clustersim.model.kernel import Kernel, single_launch
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import route
 from clustersim.predictors.clocks import Clocks, applied, derate, speeds
@@ -81,7 +81,7 @@ class Forecasts:
 
         A kernel that stands for several equal launches is launched as one of them. Extra seconds are those that nothing hides.
         """
-        single, launches = zip(*map(one_of, kernels), strict=True)
+        single, launches = zip(*map(single_launch, kernels), strict=True)
         # bounds at datasheet rates contain these sums already
         launched, sums = split_sums(single, self.gpu) if self.predictor.burst else (list(single), [0.0] * len(single))
         return launched, sums, np.array(launches)

@@ -20,7 +20,7 @@ from clustersim.extras import need
 from clustersim.files import exists
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import activation_type
-from clustersim.model.kernel import APART, Kernel, gemm, one_of, vector
+from clustersim.model.kernel import APART, Kernel, gemm, single_launch, vector
 from clustersim.parallel.load import build as build_job
 from clustersim.single_gpu import job
 from clustersim.single_gpu.model import EAGER, SEQUENCE, Graph, Request
@@ -60,7 +60,7 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
 def _separate_kernels(op: str, kernel: Kernel) -> Iterator[Kernel]:
     """Yield the kernels of transformers: experts one by one, and separate GEMMs for queries, keys and values."""
     if kernel.kind == "grouped_gemm":
-        yield from [one_of(kernel._replace(generation=APART))[0]] * kernel.batch
+        yield from [single_launch(kernel._replace(generation=APART))[0]] * kernel.batch
     elif op == "qkv" and kernel.kind == "linear":
         m, n, k = kernel.m, kernel.n, kernel.k
         m, n, k = {"forward": (m, n // 3, k), "dgrad": (m, n, k // 3), "wgrad": (m // 3, n, k)}[kernel.op]

@@ -121,7 +121,7 @@ def test_async_gathers_the_input_once_and_keeps_it():
         again = sum(
             step.size for op in blocks for step in op.forward if isinstance(step, Collective) and op.name in COLUMNS
         )
-        kept = sum(op.kept_input for op in blocks if op.name in COLUMNS)
+        kept = sum(op.saved_input for op in blocks if op.name in COLUMNS)
         return products, moved, again, kept
 
     (products, moved, gathered, kept), other = sums("none"), sums("async")

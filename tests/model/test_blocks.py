@@ -75,7 +75,7 @@ def kernels(layer, direction="forward"):
 @pytest.mark.parametrize("kind", EVERY)
 def test_parameters_of_a_block_are_those_of_its_operators(kind):
     made = job(**EVERY[kind]).place(1, 1)
-    layer = block(made.shard.of(kinds(made.model)[0]))
+    layer = block(made.shard.with_model(kinds(made.model)[0]))
     assert sum(op.parameters for op in layer.operators) == block_parameters(made.model)
     assert len(set(map(id, kinds(made.model)))) == 1
 
@@ -83,7 +83,7 @@ def test_parameters_of_a_block_are_those_of_its_operators(kind):
 @pytest.mark.parametrize("kind", EVERY)
 def test_flop_of_a_block_are_those_of_its_products(kind):
     made = job(**EVERY[kind]).place(1, 1)
-    layer = block(made.shard.of(kinds(made.model)[0]))
+    layer = block(made.shard.with_model(kinds(made.model)[0]))
     microbatches, layers = made.microbatches, made.model.layers
     products = math.fsum(k.flop for k in kernels(layer) if k.kind in ("linear", "grouped_gemm", "bmm"))
     core = math.fsum(k.flop for k in kernels(layer) if k.kind == "flash_attention")
@@ -96,7 +96,7 @@ def test_flop_of_a_block_are_those_of_its_products(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_backward_products_cost_twice_the_forward_ones(kind):
     made = job(**KINDS[kind]).place(1, 1)
-    layer = block(made.shard.of(kinds(made.model)[0]))
+    layer = block(made.shard.with_model(kinds(made.model)[0]))
     backward = [*kernels(layer, "backward_input"), *kernels(layer, "backward_weight")]
     one, two = (
         math.fsum(k.flop for k in part if k.kind in ("linear", "grouped_gemm")) for part in (kernels(layer), backward)
@@ -109,7 +109,7 @@ def test_backward_products_cost_twice_the_forward_ones(kind):
 def test_tensor_parallel_ranks_share_what_is_not_replicated(kind, sequence_parallel):
     split = {"parallelism.tp": 2, "parallelism.sequence_parallel": sequence_parallel, "parallelism.dp": 1}
     whole, made = job(**EVERY[kind]).place(1, 1), job(**EVERY[kind], **split).place(2, 2)
-    own = block(made.shard.of(kinds(made.model)[0]))
+    own = block(made.shard.with_model(kinds(made.model)[0]))
     held = sum(2 * (op.parameters - op.replicated) + op.replicated for op in own.operators)
     assert held == block_parameters(whole.model)
 
@@ -117,7 +117,7 @@ def test_tensor_parallel_ranks_share_what_is_not_replicated(kind, sequence_paral
 def test_latent_attention_gathers_latents_under_sequence_parallelism():
     split = {"parallelism.tp": 4, "parallelism.sequence_parallel": True, "parallelism.dp": 1}
     made = job(**{"model.mla": MLA}, **split).place(4, 4)
-    layer = block(made.shard.of(made.model))
+    layer = block(made.shard.with_model(made.model))
     tokens = 2 * 256
     gathered = {
         op.name: s.size for op in layer.operators for s in op.forward if isinstance(s, Collective) and "gather" in s.op
@@ -129,7 +129,7 @@ def test_latent_attention_gathers_latents_under_sequence_parallelism():
 def test_latent_attention_keeps_queries_keys_values_and_latents():
     made = job(**{"model.mla": MLA}).place(1, 1)
     tokens, z, heads = 2 * 256, 2, 8
-    saved = {op.name: op.saved for op in block(made.shard.of(made.model)).operators}
+    saved = {op.name: op.saved for op in block(made.shard.with_model(made.model)).operators}
     assert (saved["q_up"], saved["kv_up"], saved["kv_down"]) == (z * tokens * 96, z * tokens * 64, 0)
     assert saved["attention"] == z * tokens * heads * (2 * 48 + 24) + 4 * tokens * heads  # the core's statistics
     assert saved["projection"] == z * tokens * heads * 24
@@ -334,4 +334,4 @@ def test_norms_and_mlps_can_run_again_in_every_kind_of_block(kind):
     again = {"training.recompute": "selective", "training.recompute_modules": ["layernorm", "mlp"]}
     found = stages(job(**MIXERS[kind], **again).place(1, 1))[0]
     [layer] = [layer for layer, _ in found.layers if layer.name == "block"]
-    assert math.fsum(rerun.dropped for rerun in layer.reruns) >= 2 * 2 * 256 * 512
+    assert math.fsum(rerun.dropped for rerun in layer.recomputations) >= 2 * 2 * 256 * 512

@@ -202,9 +202,9 @@ def test_a_policy_lies_between_full_and_none(shape, policy):
     # what is kept and what comes back is all that a backward pass reads
     layers = [(a, b, c) for (a, _), (b, _), (c, _) in zip(*(one.layers for one in (none, again, full)), strict=True)]
     for whole, part, bare in layers:
-        if part.reruns:
-            assert again.saved(part) + part.reruns[0].working >= none.saved(whole) * (1 - 1e-12)
-            assert part.reruns[0].working <= bare.reruns[0].working + again.saved(part)
+        if part.recomputations:
+            assert again.saved(part) + part.recomputations[0].working >= none.saved(whole) * (1 - 1e-12)
+            assert part.recomputations[0].working <= bare.recomputations[0].working + again.saved(part)
 
 
 @pytest.mark.parametrize("shape", ["llama", "gpt", "mixture with latents", "sequence-parallel"])

@@ -13,7 +13,7 @@ from script_cases import written
 from sweep_cases import plain
 
 from clustersim.errors import ClustersimError, ConfigError
-from clustersim.model.kernel import Kernel, one_of
+from clustersim.model.kernel import Kernel, single_launch
 from clustersim.model.operator import Awaited, Collective, Started
 from clustersim.model.parameters import parameters
 from clustersim.model.sharding import split, zipf_shares
@@ -448,9 +448,9 @@ def test_operands_with_scales_of_their_own_are_cast_expert_by_expert(precision, 
     one = job(training__precision=precision, parallelism__tp=1, parallelism__pp=1, parallelism__ep=2, **kinds)
     ops = {op.name: op for layer, _ in stages(one)[0].layers for op in layer.operators}
     found = [step for step in (*ops["experts_fc1"].forward, *ops["experts_fc2"].backward_input) if step.op == "cast"]
-    assert [one_of(step)[1] for step in found] == [apart, apart]
-    assert all(one_of(step)[0].kind == "memory" for step in found)
-    assert all(one_of(step)[0].bytes * apart == pytest.approx(step.bytes) for step in found)
+    assert [single_launch(step)[1] for step in found] == [apart, apart]
+    assert all(single_launch(step)[0].kind == "memory" for step in found)
+    assert all(single_launch(step)[0].bytes * apart == pytest.approx(step.bytes) for step in found)
 
 
 def test_biases_of_experts_are_added_to_rows_in_fp32_and_back():

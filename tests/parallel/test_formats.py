@@ -73,7 +73,7 @@ def test_logits_and_routers_stay_in_16_bits(precision):
         products = [k for k in (*op.forward, *op.backward_input, *op.backward_weight) if isinstance(k, Kernel)]
         assert {k.dtype for k in products if k.kind == "linear"} == {"bf16"}
         assert not [k for k in products if k.op == "cast"]
-        assert op.kept_input == 2 * placed.training.seq * placed.model.hidden // placed.parallelism.tp
+        assert op.saved_input == 2 * placed.training.seq * placed.model.hidden // placed.parallelism.tp
     assert set(kept) == {"logits", "router"}
 
 
@@ -215,7 +215,7 @@ def test_memory_keeps_the_narrow_input_and_16_bit_weights():
         placed = one(precision).place(64, 8)
         [stage, *_] = stages(placed)
         linears = [op for layer, _ in stage.layers for op in layer.operators if op.name == "fc2"]
-        kept[precision], rest[precision] = sum(op.kept_input for op in linears), at_rest(placed, [stage])
+        kept[precision], rest[precision] = sum(op.saved_input for op in linears), at_rest(placed, [stage])
     assert {name: kept[name] / kept["bf16"] for name in BLOCKS} == pytest.approx(
         {name: size / 2 for name, size in BLOCKS.items()}
     )

@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "a column-parallel linear keeps its gathered input",
         "clustersim/model/linear.py",
-        "kept = input_size(shard) * (shard.tokens if whole_kept else shard.local) * inputs",
-        "kept = input_size(shard) * shard.tokens * inputs",
+        "saved_input = input_size(shard) * (shard.tokens if gathered_saved else shard.local) * inputs",
+        "saved_input = input_size(shard) * shard.tokens * inputs",
     ),
     Mutant(
         "ZeRO 1 does not cut the optimizer's state",
