@@ -19,7 +19,8 @@ FEW = 1 << 21
 def loads(topology: Topology, ranks: Ints, phase: Phase | AllPairs) -> PhaseLoads:
     """Return the loads of a phase in the groups `ranks` (groups, n), the GPU of each position.
 
-    Raises InputError if a pair needs NICs that the cluster does not have, and TooManyRoutesError if an AllPairs has too many.
+    Raises InputError if a pair needs NICs that the cluster does not have, and TooManyRoutesError if an AllPairs has too many
+    distinct routes.
     """
     if isinstance(phase, Phase):
         return pair_loads(topology, ranks, phase)
@@ -29,7 +30,11 @@ def loads(topology: Topology, ranks: Ints, phase: Phase | AllPairs) -> PhaseLoad
 
 
 def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> Floats:
-    """Return the bytes/s of the collective's size that the links allow each group of GPUs `ranks` (groups, n) on its own."""
+    """Return the bytes/s of the collective's size that links allow each group if it has the fabric to itself (groups,).
+
+    `ranks` (groups, n) is the GPU of each position. `phases` run in sequence; without phases the rate is inf. Raises
+    errors as `loads` does.
+    """
     seconds = np.zeros(len(ranks))
     for phase in phases:
         seconds += 1 / loads(topology, ranks, phase).bound
@@ -38,23 +43,24 @@ def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPair
 
 
 def even_rate(topology: Topology, ranks: Ints, pairs: int = 1 << 16) -> float:
-    """Return the bytes/s that links allow for an all_to_all over many GPUs `ranks` (n,), from about `pairs` of its n(n-1) pairs.
+    """Return the bytes/s that links allow for an all_to_all over many GPUs `ranks` (n,), from a sample of its n(n-1) pairs.
 
+    `pairs` is the approximate number of sampled pairs. The rate counts the bytes that one rank sends; it is inf without links.
     Random permutations with a fixed seed use every rank equally often as source and destination. The bytes of each tier are
     divided by the capacity of all its links that they touch. This is exact if the all_to_all loads each tier evenly, as it does
     over a whole fabric.
     """
     n = len(ranks)
     rng = np.random.default_rng(0)
-    turns = -(-pairs // n)
-    target = np.concatenate([rng.permutation(n) for _ in range(turns)])
-    source = np.tile(np.arange(n), turns)
-    kept = source != target
-    routes = topology.route(ranks[source[kept]], ranks[target[kept]])
-    part = (n - 1) / int(kept.sum())  # each pair taken stands for n(n-1) / kept pairs of 1/n of the bytes
+    repeats = -(-pairs // n)
+    target = np.concatenate([rng.permutation(n) for _ in range(repeats)])
+    source = np.tile(np.arange(n), repeats)
+    different = source != target
+    routes = topology.route(ranks[source[different]], ranks[target[different]])
+    weight = (n - 1) / int(different.sum())  # each sampled pair stands for n(n-1) / sampled pairs of 1/n of the bytes
     slowest = 0.0
     for tier in topology.tiers:
-        mine = (routes.links >= tier.first) & (routes.links < tier.first + tier.links)
-        room = float(topology.capacity[np.unique(routes.links[mine])].sum())
-        slowest = max(slowest, part * float(routes.share[mine].sum()) / room) if room else slowest
+        in_tier = (routes.links >= tier.first) & (routes.links < tier.first + tier.links)
+        capacity = float(topology.capacity[np.unique(routes.links[in_tier])].sum())
+        slowest = max(slowest, weight * float(routes.share[in_tier].sum()) / capacity) if capacity else slowest
     return 1 / slowest if slowest else float("inf")

@@ -30,7 +30,7 @@ class PhaseLoads(NamedTuple):
     """Loads of one phase on links, in every group. On an idle fabric S bytes take latency + S / bound seconds."""
 
     latency: Floats
-    """Seconds of each group: rounds times the latency of the slowest pair (groups,)."""
+    """Seconds of all rounds for each group: number of rounds times the latency of the slowest pair (groups,)."""
     bound: Floats
     """Bytes/s of the collective's size of each group, set by the link with the least capacity per load (groups,)."""
     group: Ints
@@ -44,30 +44,35 @@ class PhaseLoads(NamedTuple):
 
     @property
     def feeders(self) -> tuple[Feeders, Feeders]:
-        """Links and feeders, for sources and for destinations: all bytes over a link also cross one of its feeders.
+        """Feeders of links, one pair of arrays near the sources and one near the destinations.
 
-        A feeder is the narrowest link of a route, the first or the last one. A feeder number beyond the last link means that the
-        feeders together can fill the link.
+        All bytes over a link also cross one of its feeders. A feeder is the narrowest link of a route; among equally narrow links
+        the first pair names the one nearest to the source, the second the one nearest to the destination. A feeder number beyond
+        the last link means that the feeders together can fill the link.
         """
         return self.find()
 
 
 def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Floats) -> Floats:
-    """Return the idle rate of each group in bytes/s of the collective's size, set by the link with least capacity per load."""
+    """Return the idle rate of each group in bytes/s of the collective's size (groups,): the least capacity / load of its links.
+
+    `groups` is the number of groups; `group`, `link` and `weight` (loads,) are the columns of PhaseLoads. One of several groups
+    without loads has inf; a single group must have loads.
+    """
     links = len(topology.capacity)
     if groups == 1:
         total = np.bincount(link, weight, links)
         used = total > 0
         return np.array([(topology.capacity[used] / total[used]).min()])
-    owner = np.zeros(links, np.int64)
-    owner[link] = group
-    several = np.zeros(links, bool)  # groups that share links, where the sum over a link is not one group's sum
-    several[link[owner[link] != group]] = True
-    bound, shared = np.full(groups, np.inf), several[link]
-    own = np.flatnonzero(~shared)
+    last_group = np.zeros(links, np.int64)
+    last_group[link] = group
+    contended = np.zeros(links, bool)  # groups that share links, where the sum over a link is not one group's sum
+    contended[link[last_group[link] != group]] = True
+    bound, shared = np.full(groups, np.inf), contended[link]
+    unshared = np.flatnonzero(~shared)
     load = np.bincount(link, weight, links)
-    np.minimum.at(bound, group[own], topology.capacity[link[own]] / load[link[own]])
-    if len(own) < len(link):
+    np.minimum.at(bound, group[unshared], topology.capacity[link[unshared]] / load[link[unshared]])
+    if len(unshared) < len(link):
         key, inverse = np.unique(group[shared] * links + link[shared], return_inverse=True)
         load = np.bincount(inverse, weight[shared])
         np.minimum.at(bound, key // links, topology.capacity[key % links] / load)
@@ -75,15 +80,18 @@ def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Flo
 
 
 def pair_latency(topology: Topology, ranks: Ints, phase: Phase) -> Floats:
-    """Return the `latency` of PhaseLoads for each group, in seconds, without computing loads."""
-    found = np.zeros(len(ranks))
+    """Return for each group the rounds of the phase times the latency of the slowest pair, in seconds (groups,).
+
+    `ranks` (groups, n) is the GPU of each position. No loads are computed. Raises InputError if a pair needs missing NICs.
+    """
+    latency = np.zeros(len(ranks))
     for part in split(phase):
         if len(part.source) == 0 or min(part.source[0], part.destination[0]) >= 0:
             delay = topology.latencies(ranks[:, part.source].ravel(), ranks[:, part.destination].ravel())
         else:
             delay = topology.latency[_switched(topology, ranks, part)]
-        np.maximum(found, phase.rounds * delay.reshape(len(ranks), -1).max(axis=1), out=found)
-    return found
+        np.maximum(latency, phase.rounds * delay.reshape(len(ranks), -1).max(axis=1), out=latency)
+    return latency
 
 
 def width(topology: Topology) -> int:
@@ -96,12 +104,12 @@ def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
 
     Raises InputError if a pair needs NICs that the cluster does not have.
     """
-    found = unbounded_loads(topology, ranks, phase)
-    return found._replace(bound=bounds(topology, len(ranks), *found[2:5]))
+    unbounded = unbounded_loads(topology, ranks, phase)
+    return unbounded._replace(bound=bounds(topology, len(ranks), *unbounded[2:5]))
 
 
 def unbounded_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
-    """Return the loads of `pair_loads` with an infinite `bound`, which is faster."""
+    """Return the loads as `pair_loads` does, but with infinity as `bound` of each group; this is faster."""
     parts = [_loaded(topology, len(ranks), route(topology, ranks, part), part) for part in split(phase)]
     if len(parts) == 1:
         return parts[0]
@@ -117,31 +125,32 @@ def unbounded_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads
 
 
 def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
-    """Return the loads of a phase on links inside nodes, computed once for each layout of groups.
+    """Return the loads of a phase in the groups `ranks` (groups, n), computed once for each layout of groups.
 
-    `near` is a topology with the links inside nodes only. Groups with the same layout on other nodes load the same links there.
+    `near` is a topology without links between switches (`Topology.up_to_nics`). Groups with the same layout on other nodes load
+    the same links there.
     """
     steps = near.same_in_next_node()
     if steps is None or ranks.size < _FEW or len(ranks) < 2:
         return pair_loads(near, ranks, phase)
     node = near.numbering.node_of(ranks[:, 0])
-    firsts, which = distinct_rows(ranks - near.numbering.first[node][:, np.newaxis])
+    firsts, layout_of = distinct_rows(ranks - near.numbering.first[node][:, np.newaxis])
     if len(firsts) > _KINDS:
         return pair_loads(near, ranks, phase)
-    kinds = [_by_link(pair_loads(near, ranks[[first]], phase)) for first in firsts]
-    moved = node - node[firsts][which]
-    lengths = np.array([len(one.link) for one in kinds])[which]
+    layouts = [_by_link(pair_loads(near, ranks[[first]], phase)) for first in firsts]
+    shift = node - node[firsts][layout_of]
+    lengths = np.array([len(loads.link) for loads in layouts])[layout_of]
     start = offsets(lengths)
     link, weight = np.empty(start[-1], np.int64), np.empty(start[-1])
-    for kind, one in enumerate(kinds):
-        own = np.flatnonzero(which == kind)
-        places = start[own][:, np.newaxis] + np.arange(len(one.link))
-        link[places] = one.link + moved[own][:, np.newaxis] * steps[one.link]
-        weight[places] = one.weight
+    for layout, loads in enumerate(layouts):
+        members = np.flatnonzero(layout_of == layout)
+        places = start[members][:, np.newaxis] + np.arange(len(loads.link))
+        link[places] = loads.link + shift[members][:, np.newaxis] * steps[loads.link]
+        weight[places] = loads.weight
     group: Ints = np.repeat(np.arange(len(ranks)), lengths)
-    latency, bound = (np.concatenate([one[i] for one in kinds])[which] for i in (0, 1))
-    shifts = [moved[which == kind] for kind in range(len(kinds))]
-    return PhaseLoads(latency, bound, group, link, weight, cache(partial(_moved, kinds, shifts, steps)))
+    latency, bound = (np.concatenate([loads[i] for loads in layouts])[layout_of] for i in (0, 1))
+    shifts = [shift[layout_of == layout] for layout in range(len(layouts))]
+    return PhaseLoads(latency, bound, group, link, weight, cache(partial(_moved, layouts, shifts, steps)))
 
 
 def _by_link(loads: PhaseLoads) -> PhaseLoads:
@@ -153,54 +162,59 @@ def _by_link(loads: PhaseLoads) -> PhaseLoads:
 
 
 def bytes_on_links(topology: Topology, ranks: Ints, phase: Phase, size: Floats) -> Floats:
-    """Return the bytes that all groups together put on every link (links,). `size` is the bytes of each group's collective.
+    """Return the bytes that all groups together put on every link (links,) in one phase.
+
+    `ranks` (groups, n) is the GPU of each position, `size` the bytes of each group's collective (groups,).
 
     Links inside nodes are computed as in `node_loads`, links between switches once for each pair of GPU classes.
     """
     near, classes = topology.up_to_nics(), topology.endpoint_classes()
     links = len(topology.capacity)
     if near is None or classes.unknown.any():
-        whole = unbounded_loads(topology, ranks, phase)
-        return summed(whole.link, whole.weight * size[whole.group], links)
-    own = node_loads(near, ranks, phase)
-    total = summed(own.link, own.weight * size[own.group], links)
+        loads = unbounded_loads(topology, ranks, phase)
+        return summed(loads.link, loads.weight * size[loads.group], links)
+    inside = node_loads(near, ranks, phase)
+    total = summed(inside.link, inside.weight * size[inside.group], links)
     pairs = np.flatnonzero(np.minimum(phase.source, phase.destination) >= 0)
     source, destination = ranks[:, phase.source[pairs]], ranks[:, phase.destination[pairs]]
-    away = topology.numbering.node_of(source) != topology.numbering.node_of(destination)
-    sent = (phase.fraction[pairs] * size[:, np.newaxis])[away]
-    source, destination = source[away], destination[away]
+    apart = topology.numbering.node_of(source) != topology.numbering.node_of(destination)
+    sent = (phase.fraction[pairs] * size[:, np.newaxis])[apart]
+    source, destination = source[apart], destination[apart]
     kind = classes.source[source, classes.rail[destination]] * (int(classes.destination.max()) + 1)
-    _, first, of = np.unique(kind + classes.destination[destination], return_index=True, return_inverse=True)
+    _, first, pair_class = np.unique(kind + classes.destination[destination], return_index=True, return_inverse=True)
     routes = topology.route(source[first], destination[first])
-    weight = np.repeat(summed(of, sent, len(first)), np.diff(routes.start)) * routes.share
-    between = ~(classes.leaves | classes.enters)[routes.links]
-    return total + summed(routes.links[between], weight[between], links)
+    weight = np.repeat(summed(pair_class, sent, len(first)), np.diff(routes.start)) * routes.share
+    is_between = ~(classes.leaves | classes.enters)[routes.links]
+    return total + summed(routes.links[is_between], weight[is_between], links)
 
 
-def _moved(kinds: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -> tuple[Feeders, Feeders]:
-    """Return the feeders of all groups. `kinds` are the loads of each layout, `shifts` the node offsets of its groups, and
-    `steps` the links per node."""
-    found: list[Feeders] = []
+def _moved(layouts: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -> tuple[Feeders, Feeders]:
+    """Return the feeders of all groups, near sources and near destinations.
+
+    `layouts` are the loads of the first group of each layout, `shifts` the number of nodes by which each of its groups is
+    shifted. `steps` (links,) is the distance of each link from the same link of the next node.
+    """
+    sides: list[Feeders] = []
     for side in (0, 1):
         parts: list[tuple[Ints, Ints]] = []
-        for one, shift in zip(kinds, shifts, strict=True):
-            pairs = divide(distinct(one.feeders[side][0] * len(steps) + one.feeders[side][1]), len(steps))
-            link, feeder = ((shift[:, np.newaxis] * steps[own] + own).ravel() for own in pairs)
+        for loads, shift in zip(layouts, shifts, strict=True):
+            pairs = divide(distinct(loads.feeders[side][0] * len(steps) + loads.feeders[side][1]), len(steps))
+            link, feeder = ((shift[:, np.newaxis] * steps[column] + column).ravel() for column in pairs)
             parts.append((link, feeder))
         link, feeder = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        found.append((link, feeder))
-    return found[0], found[1]
+        sides.append((link, feeder))
+    return sides[0], sides[1]
 
 
 def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> PhaseLoads:
-    """Return the loads of each group's pairs on their routes, with an infinite `bound`."""
-    hops = len(phase.fraction)
+    """Return the loads of a phase of `groups` groups whose pairs have `routes`, in the order of `route`. `bound` is infinity."""
+    pairs = len(phase.fraction)
     weight = np.repeat(np.tile(phase.fraction.astype(float, copy=False), groups), np.diff(routes.start))
     weight *= routes.share
-    each = np.diff(routes.start[:: max(hops, 1)])
-    group: Ints = np.repeat(np.arange(groups), each) if groups > 1 else np.broadcast_to(0, len(weight))
+    loads_per_group = np.diff(routes.start[:: max(pairs, 1)])
+    group: Ints = np.repeat(np.arange(groups), loads_per_group) if groups > 1 else np.broadcast_to(0, len(weight))
     return PhaseLoads(
-        phase.rounds * routes.latency.reshape(groups, hops).max(axis=1),
+        phase.rounds * routes.latency.reshape(groups, pairs).max(axis=1),
         np.full(groups, np.inf),
         group,
         routes.links,
@@ -210,50 +224,59 @@ def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> Ph
 
 
 def _together(parts: Sequence[PhaseLoads]) -> tuple[Feeders, Feeders]:
-    """Return the feeders of several PhaseLoads, concatenated."""
+    """Return the feeders of all `parts` of a phase, concatenated."""
     feeders = [part.feeders for part in parts]
     a, b, c, d = (np.concatenate([p[side][i] for p in feeders]) for side in (0, 1) for i in (0, 1))
     return (a, b), (c, d)
 
 
 def _narrowest_links(capacity: Floats, routes: Routes) -> tuple[Feeders, Feeders]:
-    """Return (links of routes, each route's narrowest link) twice: with the first of equally narrow links, and the last."""
+    """Return two pairs of arrays (link, narrowest link of its route), with an entry for each link of each route.
+
+    Where several links are narrowest, the first pair names the first of them, the second pair the last. `capacity` (links,) is
+    in bytes/s.
+    """
     first, last = narrowest(capacity[routes.links], routes)
     lengths = np.diff(routes.start)
     return (routes.links, np.repeat(first, lengths)), (routes.links, np.repeat(last, lengths))
 
 
 def narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
-    """Return the first and the last link of least capacity on each route; 0 for a route without links."""
+    """Return two arrays (routes,): the first and the last link of least capacity on each route; 0 for a route without links.
+
+    `capacity` has an entry for each entry of `routes.links`.
+    """
     lengths = np.diff(routes.start)
     first, last = np.zeros((2, len(lengths)), np.int64)
-    full = np.flatnonzero(lengths)
-    if len(full):
-        least = np.repeat(np.minimum.reduceat(capacity, routes.start[full]), lengths[full])
-        narrow = np.flatnonzero(capacity == least)
-        begins = np.searchsorted(narrow, routes.start[full])
-        first[full] = routes.links[narrow[begins]]
-        last[full] = routes.links[narrow[np.append(begins[1:], len(narrow)) - 1]]
+    nonempty = np.flatnonzero(lengths)
+    if len(nonempty):
+        least = np.repeat(np.minimum.reduceat(capacity, routes.start[nonempty]), lengths[nonempty])
+        narrow_at = np.flatnonzero(capacity == least)
+        first_narrow = np.searchsorted(narrow_at, routes.start[nonempty])
+        first[nonempty] = routes.links[narrow_at[first_narrow]]
+        last[nonempty] = routes.links[narrow_at[np.append(first_narrow[1:], len(narrow_at)) - 1]]
     return first, last
 
 
 def split(phase: Phase) -> tuple[Phase, ...]:
-    """Return a phase as up to two phases: its pairs of GPUs, and its pairs of a GPU and a switch. An empty one is left out."""
+    """Return the phase in two parts: pairs of GPUs, and pairs of a GPU and a switch. Return one part if the other is empty."""
     switched = np.minimum(phase.source, phase.destination) < 0
     cuts = np.flatnonzero(switched[1:] != switched[:-1]) + 1
     if len(cuts) > 1:
-        return split(_taken(phase, np.argsort(switched, kind="stable")))
+        return split(_only(phase, np.argsort(switched, kind="stable")))
     ends = [0, *cuts.tolist(), len(switched)]
-    return tuple(_taken(phase, slice(*part)) for part in pairwise(ends))
+    return tuple(_only(phase, slice(*part)) for part in pairwise(ends))
 
 
-def _taken(phase: Phase, pairs: Ints | slice) -> Phase:
-    """Return the phase with only some of its pairs."""
+def _only(phase: Phase, pairs: Ints | slice) -> Phase:
+    """Return the phase with only the `pairs`, selected by indices or a slice."""
     return Phase(phase.rounds, phase.source[pairs], phase.destination[pairs], phase.fraction[pairs])
 
 
 def route(topology: Topology, ranks: Ints, phase: Phase) -> Routes:
-    """Return the routes of all pairs of a phase from `split`, group after group. `ranks` (groups, n) are the GPUs by position.
+    """Return the routes of all pairs of a phase, group after group. `ranks` (groups, n) is the GPU of each position.
+
+    The phase is one part of `split`: it has only pairs of GPUs or only pairs of a GPU and a switch.
 
     A pair with a switch inside a node crosses the GPU's link to that switch. A pair with a network switch crosses the link of
     the GPU's NIC; links above a leaf carry sums and copies, at most one NIC's bytes. Raises InputError if a pair needs NICs that
@@ -266,7 +289,7 @@ def route(topology: Topology, ranks: Ints, phase: Phase) -> Routes:
 
 
 def _switched(topology: Topology, ranks: Ints, phase: Phase) -> Ints:
-    """Return the link between the GPU and the switch of each pair: in the GPU's or the NIC's tier, up or down."""
+    """Return the GPU's or NIC's link that each pair with a switch crosses (groups, pairs). Raises InputError without NICs."""
     gpu = ranks[:, np.maximum(phase.source, phase.destination)]
     upwards, network = phase.source >= 0, np.minimum(phase.source, phase.destination) <= NETWORK
     first = {tier.name.replace("pcie", "nvlink"): tier.first for tier in topology.tiers}

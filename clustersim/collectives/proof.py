@@ -35,17 +35,17 @@ def check(op: str, n: int, steps: Iterable[Step]) -> None:
         raise SimulationError(f"{op} over {n} ranks needs a multiple of {n} chunks, not {chunks}")
     contents, received = _start(op, n, chunks), Contributions()
     for _, together in groupby(ordered, key=attrgetter("round")):
-        _play(tuple(together), contents, received)
-    for place, wanted in _end(op, n, chunks).items():
-        if contents.get(place) != wanted:
+        _execute_round(tuple(together), contents, received)
+    for cell, expected in _end(op, n, chunks).items():
+        if contents.get(cell) != expected:
             raise SimulationError(
-                f"{op} over {n} ranks: rank {place[0]} ends with {_shown(contents.get(place))} in chunk {place[1]}, "
-                f"not with {_shown(wanted)}"
+                f"{op} over {n} ranks: rank {cell[0]} ends with {_shown(contents.get(cell))} in chunk {cell[1]}, "
+                f"not with {_shown(expected)}"
             )
 
 
 def _start(op: str, n: int, chunks: int) -> Contributions:
-    """Return the contributions in each rank's chunks before a collective."""
+    """Return {(rank, chunk): bit mask} before `op` over `n` ranks. chunks: number of chunks of the whole array."""
     if op == "broadcast":
         return {(0, c): 1 for c in range(chunks)}
     if op in ("all_gather", *SKEWED):
@@ -54,7 +54,10 @@ def _start(op: str, n: int, chunks: int) -> Contributions:
 
 
 def _end(op: str, n: int, chunks: int) -> Contributions:
-    """Return the contributions that each rank's chunks must have after a collective."""
+    """Return {(rank, chunk): bit mask of the ranks summed in it} after `op` over `n` ranks.
+
+    chunks: number of chunks of the whole array. The root of broadcast and reduce is rank 0.
+    """
     everything = (1 << n) - 1
     if op == "all_reduce":
         return {(r, c): everything for r in range(n) for c in range(chunks)}
@@ -67,22 +70,25 @@ def _end(op: str, n: int, chunks: int) -> Contributions:
     return {(r, c): mask for r in range(n) for (_, c), mask in _start(op, n, chunks).items()}
 
 
-def _play(together: tuple[Step, ...], contents: Contributions, received: Contributions) -> None:
-    """Run a round's steps on `contents`; `received`: sums received last. Raises SimulationError if a sum counts a rank twice."""
+def _execute_round(together: tuple[Step, ...], contents: Contributions, received: Contributions) -> None:
+    """Execute the steps of one round: update `contents`, and `received`, the mask that each rank last received in each chunk.
+
+    Raises SimulationError if two steps overwrite the same chunk, a sum counts a rank twice, or a sent chunk is missing.
+    """
     sent = [_sent(step, received if step.relay else contents) for step in together]
     overwritten = [(step.destination, step.chunk) for step in together if not step.reduce]
     if len(set(overwritten)) < len(overwritten):
         raise SimulationError(f"two steps overwrite one chunk in round {together[0].round}: {together}")
     for step, mask in zip(together, sent, strict=True):
-        place = step.destination, step.chunk
-        own = contents.get(place, 0) if step.reduce else 0
-        if own & mask:
-            raise SimulationError(f"{step} adds {_shown(own & mask)} twice")
-        contents[place], received[place] = own | mask, mask
+        cell = step.destination, step.chunk
+        held = contents.get(cell, 0) if step.reduce else 0
+        if held & mask:
+            raise SimulationError(f"{step} adds {_shown(held & mask)} twice")
+        contents[cell], received[cell] = held | mask, mask
 
 
 def _sent(step: Step, source: Mapping[tuple[int, int], int]) -> int:
-    """Return the contributions in the chunk that a step sends. Raises SimulationError if its rank lacks it."""
+    """Return the bit mask in `source` of the chunk that a step sends. Raises SimulationError if the sender does not have it."""
     mask = source.get((step.source, step.chunk))
     if mask is None:
         raise SimulationError(f"{step} sends a chunk that rank {step.source} does not have")
@@ -90,6 +96,6 @@ def _sent(step: Step, source: Mapping[tuple[int, int], int]) -> int:
 
 
 def _shown(mask: int | None) -> str:
-    """Return a bit mask of ranks in words."""
+    """Return the ranks in a bit mask as text; `nothing` for 0 and None."""
     ranks = [str(r) for r in range((mask or 0).bit_length()) if (mask or 0) >> r & 1]
     return f"the contributions of ranks {', '.join(ranks)}" if ranks else "nothing"

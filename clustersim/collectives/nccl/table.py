@@ -30,14 +30,20 @@ NO_PROTOCOL = "-"
 
 
 class TableLine(NamedTuple):
-    """One size of the table: NCCL's choice, forecast seconds, bytes/s, and `measured` seconds or None."""
+    """One size of the table, with its forecast."""
 
     size: int
+    """Size of the collective in bytes, as nccl-tests counts it."""
     choice: Choice
+    """NCCL's choice, or the algorithm that the user named."""
     time: float
+    """Forecast time in seconds, launch included."""
     algbw: float
+    """Algorithm bandwidth in bytes/s: size / time."""
     busbw: float
+    """Bus bandwidth in bytes/s: algorithm bandwidth times `plan.bus_factor`."""
     measured: float | None
+    """Measured time in seconds; None without a measurement."""
 
     @property
     def error(self) -> float | None:
@@ -69,72 +75,82 @@ def line(
     shares: tuple[float, ...] = (),
     algorithm: str | None = None,
 ) -> TableLine:
-    """Return the time of `op` on `size` bytes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, links' rate).
+    """Return the line of `op` on `size` bytes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, links' rate).
 
-    `shares` of the rows of a dispatch, combine or all_to_all are as in Group. `algorithm` is a file of collectives/algorithms
-    instead of NCCL's choice.
+    `measured` is in seconds. shares: share of all rows of a dispatch, combine or all_to_all for each rank's experts, empty if
+    equal. `algorithm` is a file of collectives/algorithms instead of NCCL's choice. Raises InputError for an unknown operation
+    and where `choose` or `named` does.
     """
     if op not in OPS:
         raise InputError(f"{op!r} is not a collective; {suggest(op, OPS)}")
     if algorithm:
-        own = named(topology, ranks, op, algorithm, shares)
-        taken = collective_seconds(own, size, topology.launch)
-        return TableLine(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
-    one = shape(topology, ranks, shares)
-    choice = choose(op, size, one, topology.facts(one.types))
+        choice = named(topology, ranks, op, algorithm, shares)
+        taken = collective_seconds(choice, size, topology.launch)
+        return TableLine(size, choice, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
+    comm = shape(topology, ranks, shares)
+    choice = choose(op, size, comm, topology.facts(comm.types))
     rate = min(
         choice.rate_bytes_per_s,
-        _links(topology, ranks, op, file_of(choice.algorithm, one, topology.facts(one.types)), one, shares),
+        _links(topology, ranks, op, file_of(choice.algorithm, comm, topology.facts(comm.types)), comm, shares),
     )
     time = (topology.node.nccl.launch or 0.0) + choice.latency_s + size / rate
-    return TableLine(size, choice, time, size / time, size / time * bus_factor(op, one.ranks), measured)
+    return TableLine(size, choice, time, size / time, size / time * bus_factor(op, comm.ranks), measured)
 
 
 def _links(
-    topology: Topology, ranks: Ints, op: str, file: str, one: CommunicatorShape, shares: tuple[float, ...]
+    topology: Topology, ranks: Ints, op: str, file: str, comm: CommunicatorShape, shares: tuple[float, ...]
 ) -> float:
-    """Return the bytes/s of the collective's size that the links of an idle fabric allow for the algorithm `file`."""
+    """Return the bytes/s of the collective's size that the links of an idle fabric allow for the algorithm `file`.
 
-    def found() -> float:
+    If there are too many routes, return the rate of evenly loaded links, or raise TooManyRoutesError if `shares` are not empty.
+    """
+
+    def compute_rate() -> float:
         try:
-            return float(idle_rates(topology, np.asarray(ranks)[None], parts(op, file, one, shares))[0])
+            return float(idle_rates(topology, np.asarray(ranks)[None], parts(op, file, comm, shares))[0])
         except TooManyRoutesError:
             if shares:
                 raise
             return even_rate(topology, np.asarray(ranks))
 
-    return topology.cache.once(("links", fingerprint(ranks), op, file, shares), found)
+    return topology.cache.once(("links", fingerprint(ranks), op, file, shares), compute_rate)
 
 
-def parts(op: str, file: str, one: CommunicatorShape, shares: tuple[float, ...]) -> Sequence[Phase | AllPairs]:
-    """Return the phases of a collective. In a `send` every rank sends to the next one at the same time, the last to the first."""
+def parts(op: str, file: str, comm: CommunicatorShape, shares: tuple[float, ...]) -> Sequence[Phase | AllPairs]:
+    """Return the phases of `op` by the algorithm `file`. shares: share of all rows for each rank's experts, empty if equal.
+
+    In a `send` every rank sends to the next rank at the same time, the last to the first.
+    """
     if op == "send":
-        around = np.arange(one.ranks)
-        return (Phase(1, around, np.roll(around, -1), np.ones(one.ranks)),)
-    return phases(file, op, one.group._replace(shares=shares))
+        around = np.arange(comm.ranks)
+        return (Phase(1, around, np.roll(around, -1), np.ones(comm.ranks)),)
+    return phases(file, op, comm.group._replace(shares=shares))
 
 
 def title(topology: Topology, ranks: Ints, op: str) -> str:
-    """Return the comment line above the table, with the operation, the GPUs and their network."""
-    one = shape(topology, ranks)
-    nodes = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
-    head = f"# {op} over {one.ranks} GPUs on {nodes} of {topology.name}, NCCL {topology.node.nccl.version}"
-    return "\n".join([head, *(f"# warning: {said}" for said in _warnings(topology, one))])
+    """Return the comment above the table: a line with the operation, GPUs and network, and a line for each warning."""
+    comm = shape(topology, ranks)
+    nodes = f"{comm.nodes} node{'s' if comm.nodes > 1 else ''}"
+    head = f"# {op} over {comm.ranks} GPUs on {nodes} of {topology.name}, NCCL {topology.node.nccl.version}"
+    return "\n".join([head, *(f"# warning: {warning}" for warning in _warnings(topology, comm))])
 
 
-def _warnings(topology: Topology, one: CommunicatorShape) -> tuple[str, ...]:
-    """Return the notes on a topology, and the warnings of its network model if the communicator uses the network."""
-    return topology.notes + (topology.warnings if one.nodes > 1 else ())
+def _warnings(topology: Topology, comm: CommunicatorShape) -> tuple[str, ...]:
+    """Return the notes on the topology, and the warnings of its network model if the communicator is on several nodes."""
+    return topology.notes + (topology.warnings if comm.nodes > 1 else ())
 
 
 def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[TableLine]) -> dict[str, object]:
-    """Return the table as JSON data. Keys of values with a dimension name the unit."""
-    one = shape(topology, ranks)
-    what = {"op": op, "topology": topology.name, "gpus": one.ranks, "nodes": one.nodes}
+    """Return the table as JSON data: `op`, `topology`, `gpus`, `nodes`, `nccl` (release), `warnings` and `lines`.
+
+    Each line is that of `TableLine.columns`.
+    """
+    comm = shape(topology, ranks)
+    header = {"op": op, "topology": topology.name, "gpus": comm.ranks, "nodes": comm.nodes}
     return {
-        **what,
+        **header,
         "nccl": topology.node.nccl.version,
-        "warnings": [*_warnings(topology, one)],
+        "warnings": [*_warnings(topology, comm)],
         "lines": [line.columns() for line in lines],
     }
 
@@ -154,7 +170,7 @@ def text(lines: Sequence[TableLine]) -> str:
 
 
 def _summary(lines: Sequence[TableLine]) -> str:
-    """Return the median absolute error of the times over all sizes, and over each range of sizes that has measurements."""
+    """Return text with the median |error| of the times in percent, over all measured sizes and over each range of sizes."""
     errors = [(line.size, abs(line.error)) for line in lines if line.error is not None]
     parts = {
         "up to 1 MiB": [error for size, error in errors if size <= 1 << 20],
@@ -167,18 +183,19 @@ def _summary(lines: Sequence[TableLine]) -> str:
 
 
 def _row(line: TableLine, wide: int) -> str:
-    """Return a line of the table of nccl-tests. `wide`: width of the column of algorithms in characters."""
-    c = line.choice
-    own = f"{line.size:>12} {'float':>5} {c.algorithm:>{wide}} {c.protocol:>6} {line.time * 1e6:>10.2f}"
-    own = f"{own} {line.algbw / 1e9:>8.2f} {line.busbw / 1e9:>8.2f}"
+    """Return a line of the table as text. `wide`: width of the column of algorithms in characters."""
+    choice = line.choice
+    columns = f"{line.size:>12} {'float':>5} {choice.algorithm:>{wide}} {choice.protocol:>6} {line.time * 1e6:>10.2f}"
+    columns = f"{columns} {line.algbw / 1e9:>8.2f} {line.busbw / 1e9:>8.2f}"
     if line.measured is None or line.error is None:
-        return own
-    return f"{own} {line.measured * 1e6:>10.2f} {100 * line.error:>+7.1f}"
+        return columns
+    return f"{columns} {line.measured * 1e6:>10.2f} {100 * line.error:>+7.1f}"
 
 
 def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
-    """Return the time of the file `algorithm` over GPUs `ranks` (n,) on an idle fabric, as in a step that uses it.
+    """Return latency and rate of the file `algorithm` over GPUs `ranks` (n,) on an idle fabric, as in a step that uses it.
 
+    shares: share of all rows for each rank's experts, empty if equal.
     Raises InputError for fewer than two GPUs, an unsupported operation, and a cluster without the necessary switches.
     """
     if len(ranks) < 2:
@@ -188,10 +205,10 @@ def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tupl
 
 
 def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
-    """Return the choice of an algorithm outside NCCL, from the loads of its phases on the links."""
-    found = [loads(topology, gpus, part) for part in _phases(topology, gpus, op, algorithm, shares)]
-    delay = math.fsum(float(one.latency[0]) for one in found)
-    rate = 1 / math.fsum(1 / float(one.bound[0]) for one in found)
+    """Return latency and rate of an algorithm outside NCCL over a group of GPUs `gpus` (1, n), from its loads on links."""
+    phase_loads = [loads(topology, gpus, part) for part in _phases(topology, gpus, op, algorithm, shares)]
+    delay = math.fsum(float(load.latency[0]) for load in phase_loads)
+    rate = 1 / math.fsum(1 / float(load.bound[0]) for load in phase_loads)
     return Choice(algorithm, NO_PROTOCOL, 0, delay, rate, delay + 1 / rate)
 
 
@@ -204,78 +221,93 @@ def _phases(
 
 
 class BusiestLink(NamedTuple):
-    """The link that limits a collective.
-
-    `rate` is the bytes/s of the collective's size that all links together allow.
-    """
+    """The link that a collective uses longest."""
 
     link: int
+    """Index of the link."""
     others: int
+    """Number of other links that are equally busy."""
     weight: float
+    """Bytes over the link per byte of the collective's size."""
     capacity: float
+    """Capacity of the link in bytes/s."""
     rate: float
+    """Bytes/s of the collective's size that all links together allow."""
 
 
 def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> BusiestLink:
     """Return the link that one group of GPUs `ranks` (n,) uses longest over all phases; the first of several.
 
-    Raises InputError if a pair needs NICs that the cluster does not have.
+    Raises InputError if a pair needs NICs that the cluster does not have, and TooManyRoutesError if an AllPairs has too many
+    distinct routes.
     """
     total, seconds = np.zeros(len(topology.capacity)), 0.0
     for phase in phases:
-        found = loads(topology, ranks[None], phase)
-        own = np.bincount(found.link, found.weight, len(total))
-        used = own > 0
-        seconds += float((own[used] / topology.capacity[used]).max())
-        total += own
-    busy = np.divide(total, topology.capacity, out=np.zeros_like(total), where=total > 0)
-    equal = np.flatnonzero(busy >= busy.max() * (1 - 1e-9))
+        phase_loads = loads(topology, ranks[None], phase)
+        load = np.bincount(phase_loads.link, phase_loads.weight, len(total))
+        used = load > 0
+        seconds += float((load[used] / topology.capacity[used]).max())
+        total += load
+    busy_seconds = np.divide(total, topology.capacity, out=np.zeros_like(total), where=total > 0)
+    equal = np.flatnonzero(busy_seconds >= busy_seconds.max() * (1 - 1e-9))
     link = int(equal[0])
     return BusiestLink(link, len(equal) - 1, float(total[link]), float(topology.capacity[link]), 1 / seconds)
 
 
 def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares: tuple[float, ...] = ()) -> str:
-    """Return text with NCCL's choices for the last line of `op` over GPUs `ranks` (n,), and the limit of its bandwidth."""
-    one, choice = shape(topology, ranks, shares), last.choice
+    """Return text: NCCL's candidates for the line `last` of `op` over GPUs `ranks` (n,), and what limits its bandwidth.
+
+    shares: share of all rows for each rank's experts, empty if equal.
+    """
+    comm, choice = shape(topology, ranks, shares), last.choice
     if choice.protocol == NO_PROTOCOL:
-        own = _phases(topology, np.asarray(ranks)[None], op, choice.algorithm, shares)
-        said = f"{choice.algorithm} as named, in {math.fsum(part.rounds for part in own):g} rounds"
+        named_phases = _phases(topology, np.asarray(ranks)[None], op, choice.algorithm, shares)
+        description = f"{choice.algorithm} as named, in {math.fsum(phase.rounds for phase in named_phases):g} rounds"
         rate = scaled(choice.rate_bytes_per_s, "B/s")
         spent = f"launch {seconds(topology.launch)}, hops {seconds(choice.latency_s)}, bytes at {rate}"
-        return f"{op} of {last.size} B: {said}, with no protocol of NCCL\n{spent}"
-    file = file_of(choice.algorithm, one, topology.facts(one.types))
-    because = why(op, last.size, one, topology.facts(one.types))
-    rows = [f"{op} of {last.size} B: {because}", *_candidates(topology, op, last.size, one)]
+        return f"{op} of {last.size} B: {description}, with no protocol of NCCL\n{spent}"
+    file = file_of(choice.algorithm, comm, topology.facts(comm.types))
+    reason = why(op, last.size, comm, topology.facts(comm.types))
+    rows = [f"{op} of {last.size} B: {reason}", *_candidates(topology, op, last.size, comm)]
     rows.append(f"kernels take {seconds(choice.latency_s)} before and between the bytes, {file} has the loads on links")
-    rows.append(_link(topology, ranks, op, last, one, shares))
+    rows.append(_link(topology, ranks, op, last, comm, shares))
     return "\n".join(rows)
 
 
-def _candidates(topology: Topology, op: str, size: int, one: CommunicatorShape) -> Iterator[str]:
-    """Yield a line for each algorithm and protocol, the fastest first, with the reason why if it is not available."""
+def _candidates(topology: Topology, op: str, size: int, comm: CommunicatorShape) -> Iterator[str]:
+    """Yield text for each algorithm and protocol, the fastest first: seconds, or the reason why it is not available.
+
+    Yield nothing for messages, for which NCCL has no tuner.
+    """
     if op not in TUNED:
         return
-    for e in sorted(tune(op, size, one, topology.facts(one.types)), key=lambda e: e.time_s):
-        if e.missing != SIMPLE_ONLY:
-            name = f"  {e.algorithm}/{e.protocol}"
-            said = e.missing or f"{seconds(e.time_s)}, {e.channels} channels, {scaled(e.rate_bytes_per_s, 'B/s')}"
-            yield f"{name:<24} {said}"
+    for row in sorted(tune(op, size, comm, topology.facts(comm.types)), key=lambda row: row.time_s):
+        if row.missing != SIMPLE_ONLY:
+            name = f"  {row.algorithm}/{row.protocol}"
+            description = (
+                row.missing or f"{seconds(row.time_s)}, {row.channels} channels, {scaled(row.rate_bytes_per_s, 'B/s')}"
+            )
+            yield f"{name:<24} {description}"
 
 
 def _link(
-    topology: Topology, ranks: Ints, op: str, last: TableLine, one: CommunicatorShape, shares: tuple[float, ...]
+    topology: Topology, ranks: Ints, op: str, last: TableLine, comm: CommunicatorShape, shares: tuple[float, ...]
 ) -> str:
-    """Return a sentence about the busiest link: the share of its capacity in use, and whether it limits the rate."""
+    """Return a sentence about the busiest link: the share of its capacity in use, and whether it limits the rate.
+
+    last: the line to explain. shares: share of all rows for each rank's experts, empty if equal. If there are too many routes to
+    name a link, the sentence says so.
+    """
     try:
-        found = busiest(
-            topology, ranks, parts(op, file_of(last.choice.algorithm, one, topology.facts(one.types)), one, shares)
+        link = busiest(
+            topology, ranks, parts(op, file_of(last.choice.algorithm, comm, topology.facts(comm.types)), comm, shares)
         )
     except TooManyRoutesError:
         return "its pairs have too many routes to name the busiest link"
-    own = last.choice.rate_bytes_per_s
-    used = min(own, found.rate) * found.weight / found.capacity
-    name, room = topology.link_name(found.link), scaled(found.capacity, "B/s")
-    others = f"; {found.others:,} more are as busy" if found.others else ""
-    if found.rate <= own * (1 + 1e-9):
-        return f"{name} decides: {100 * used:.0f} % of its {room} while the bytes move{others}"
-    return f"NCCL's own rate decides; {name} is the busiest link: {100 * used:.0f} % of its {room} while the bytes move{others}"
+    rate = last.choice.rate_bytes_per_s
+    used = min(rate, link.rate) * link.weight / link.capacity
+    name, limit = topology.link_name(link.link), scaled(link.capacity, "B/s")
+    others = f"; {link.others:,} more are as busy" if link.others else ""
+    if link.rate <= rate * (1 + 1e-9):
+        return f"{name} decides: {100 * used:.0f} % of its {limit} while the bytes move{others}"
+    return f"NCCL's own rate decides; {name} is the busiest link: {100 * used:.0f} % of its {limit} while the bytes move{others}"
