@@ -24,20 +24,20 @@ NEMOTRON = {"M": "mamba2", "*": "attention", "-": "none", "E": "none"}
 
 
 def _qwen_windows(config: Config, layers: int) -> list[Shapes]:
-    """Return per layer no window before max_window_layers, unless `layer_types` selects the layers with a window."""
+    """Return {`window`: 0} for layers before max_window_layers, {} for others, and for all if `layer_types` is set."""
     first, named = config.index("max_window_layers", default=28), config.listed("layer_types", "words")
     slides = config.flag("use_sliding_window", default=False) and not named
     return [{"window": 0} if slides and layer < first else {} for layer in range(layers)]
 
 
 def _llama4_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return per layer full attention without rotary positions where no_rope_layers has 0, by default every fourth layer."""
+    """Return no window and no positions for layers with 0 in no_rope_layers, by default each fourth; {} for others."""
     marks = config.listed("no_rope_layers", "0 and 1") or [int((i + 1) % 4 != 0) for i in range(layers)]
     return [{} if mark else {"window": 0, "positions": "none"} for mark in marks]
 
 
 def _all_attend(config: Config, layers: int) -> list[Shapes]:
-    """Return no changes per layer, as all layers attend. Raises InputError if attn_type_list has lightning attention (0)."""
+    """Return {} for each layer, as all attend. Raises InputError if attn_type_list has lightning attention (0)."""
     kinds = config.listed("attn_type_list", "0 and 1") or [1]
     if kinds != [1] * len(kinds):
         raise InputError(f"{config.path}: attn_type_list names layers of lightning attention, which are not modelled")
@@ -45,84 +45,84 @@ def _all_attend(config: Config, layers: int) -> list[Shapes]:
 
 
 def _gemma4_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return per layer wider heads and fewer key/value heads for layers with full attention."""
+    """Return the wider heads and fewer key/value heads of each layer with full attention, {} for the others."""
     wide = optional(config, "head_dim", "global_head_dim") | optional(config, "kv_heads", "num_global_key_value_heads")
     kinds = config.listed("layer_types", "words")
     return [dict(wide) if kind == "full_attention" else {} for kind in kinds or [""] * layers]
 
 
-def _delta(config: Config, found: Shapes) -> Shapes:
+def _delta(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with a gated delta net as a second mixer, and gated attention (Qwen3-Next)."""
     delta = {key: config.count(name) for key, name in single_names("delta").items()}
-    return {**found, "delta": delta, "output_gate": config.flag("attn_output_gate", default=True)}
+    return {**shapes, "delta": delta, "output_gate": config.flag("attn_output_gate", default=True)}
 
 
 def _kimi_section(config: Config) -> Config:
-    """Return the keys of delta attention, a section of their own in Kimi's configs. Raises InputError if that is missing."""
+    """Return the section of delta attention in Kimi's configs. Raises InputError if it is missing."""
     section = config.get("linear_attn_config")
     if not isinstance(section, dict):
         raise InputError(f"{config.path}: linear_attn_config is {shown(section)}; it holds the keys of delta attention")
-    return config.of(section)
+    return config.with_keys(section)
 
 
-def _kimi(config: Config, found: Shapes) -> Shapes:
+def _kimi(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with Kimi Delta Attention, which has gates per channel."""
     section = _kimi_section(config)
     dim = section.count("head_dim")
     conv = section.count("short_conv_kernel_size", default=4)
-    shapes = {"heads": section.count("num_heads"), "key_dim": dim, "value_dim": dim, "conv": conv}
-    return {**found, "delta": {**shapes, "channel_gates": True}}
+    delta = {"heads": section.count("num_heads"), "key_dim": dim, "value_dim": dim, "conv": conv}
+    return {**shapes, "delta": {**delta, "channel_gates": True}}
 
 
 def _kimi_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return the mixer of each layer; the section counts layers from 1."""
+    """Return the delta mixer, or attention without rotary positions, for each layer. The config counts layers from 1."""
     full = _kimi_section(config).listed("full_attn_layers", "layers")
     _kimi_section(config).listed("kda_layers", "layers")
     rotary: Shapes = {"positions": "none"}  # mla_use_nope
     return [rotary if i + 1 in full else {"mixer": "delta"} for i in range(layers)]
 
 
-def _mamba(config: Config, found: Shapes) -> Shapes:
-    """Return the shapes with a state space."""
-    return {**found, "mamba": state_space(config)}
+def _mamba(config: Config, shapes: Shapes) -> Shapes:
+    """Return the shapes with the section `mamba`, the state-space mixer."""
+    return {**shapes, "mamba": state_space(config)}
 
 
-def _granite(config: Config, found: Shapes) -> Shapes:
-    """Return the shapes with a state space, without rotary positions if unnamed; without experts one shared MLP."""
-    found = _mamba(config, found)
+def _granite(config: Config, shapes: Shapes) -> Shapes:
+    """Return the shapes with a state space. Without a position type, no rotary positions; without experts, one shared MLP."""
+    shapes = _mamba(config, shapes)
     rotary = config.choice("position_embedding_type", ("rope", "nope"), "nope") == "rope"
-    if "experts" not in found:
-        found |= {"ffn": config.count("shared_intermediate_size")}
-    return {**found, "positions": "rotary" if rotary else "none"}
+    if "experts" not in shapes:
+        shapes |= {"ffn": config.count("shared_intermediate_size")}
+    return {**shapes, "positions": "rotary" if rotary else "none"}
 
 
 def _nemotron_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return the block of each letter of the layer pattern: a mixer, an MLP or an expert layer."""
+    """Return a mixer, MLP or expert block for each letter of the pattern. Raises InputError for unknown letters."""
     pattern = str(config.get("hybrid_override_pattern") or "")
     if len(pattern) != layers or set(pattern) - set(NEMOTRON):
         raise InputError(f"{config.path}: hybrid_override_pattern must have {layers} letters of {''.join(NEMOTRON)}")
     mixture = "E" in pattern
-    found = []
+    blocks = []
     for letter in pattern:
-        one: Shapes = {"mixer": NEMOTRON[letter]} if letter != "*" else {}
+        block: Shapes = {"mixer": NEMOTRON[letter]} if letter != "*" else {}
         if letter in "M*":
-            one |= {"feed_forward": False}
+            block |= {"feed_forward": False}
         if mixture and letter != "E":
-            one |= {"experts": 0}
-        found.append(one)
-    return found
+            block |= {"experts": 0}
+        blocks.append(block)
+    return blocks
 
 
 def _mamba2(config: Config) -> Shapes:
     """Return the shapes of a model of state spaces without MLPs; its attention heads have no weights."""
-    found: Shapes = {"layers": config.layers("num_hidden_layers"), "hidden": config.count("hidden_size")}
-    found |= {"heads": 1, "norm": "rmsnorm", "positions": "none", "bias": False}
-    found |= {"vocab": config.count("vocab_size"), "mixer": "mamba2", "mamba": state_space(config)}
-    return {**found, "feed_forward": False, "tied_embeddings": config.flag("tie_word_embeddings", default=True)}
+    shapes: Shapes = {"layers": config.layers("num_hidden_layers"), "hidden": config.count("hidden_size")}
+    shapes |= {"heads": 1, "norm": "rmsnorm", "positions": "none", "bias": False}
+    shapes |= {"vocab": config.count("vocab_size"), "mixer": "mamba2", "mamba": state_space(config)}
+    return {**shapes, "feed_forward": False, "tied_embeddings": config.flag("tie_word_embeddings", default=True)}
 
 
-def _lfm2(config: Config, found: Shapes) -> Shapes:
-    """Return the shapes with short convolutions; the width of the MLP is two thirds, rounded up to a multiple (Lfm2MLP)."""
+def _lfm2(config: Config, shapes: Shapes) -> Shapes:
+    """Return the shapes with short convolutions. The MLP is adjusted to two thirds, rounded up to a multiple (Lfm2MLP)."""
     width = config.count("block_ff_dim", "intermediate_size")
     if config.flag("block_auto_adjust_ff_dim", default=False):
         several, times = config.count("block_multiple_of", default=256), config.get("block_ffn_dim_multiplier")
@@ -131,54 +131,54 @@ def _lfm2(config: Config, found: Shapes) -> Shapes:
     config.flag("block_use_swiglu", default=True)
     for name in ("conv_dim", "conv_dim_out", "block_dim"):
         config.count(name, default=config.count("hidden_size"))
-    return {**found, "conv": config.count("conv_L_cache"), **({} if "experts" in found else {"ffn": width})}
+    return {**shapes, "conv": config.count("conv_L_cache"), **({} if "experts" in shapes else {"ffn": width})}
 
 
-def _longcat(config: Config, found: Shapes) -> Shapes:
+def _longcat(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with two blocks per layer, experts in addition to the second block's MLP, and no experts without weights.
 
     Source: LongCat-Flash (arXiv 2509.01322), section 2: each layer has two halves of attention and a dense MLP, and a mixture of
     which 256 of 768 experts return their input.
     """
-    layers, zero = int(str(found["layers"])), config.index("zero_expert_num", default=0)
+    layers, zero = int(str(shapes["layers"])), config.index("zero_expert_num", default=0)
     config.choice("zero_expert_type", ("identity",), "identity")
     config.choice("attention_method", ("MLA",), "MLA")
-    real, visited = int(str(found["experts"])), int(str(found["topk"]))
+    real, visited = int(str(shapes["experts"])), int(str(shapes["topk"]))
     dense, topk = config.count("ffn_hidden_size"), max(round(visited * real / (real + zero)), 1)
     shared = {"shared_experts": 1, "shared_ffn": dense, "blocks": [{"experts": 0, "ffn": dense}, {}]}
-    return {**found, **shared, "layers": 2 * layers, "topk": topk}
+    return {**shapes, **shared, "layers": 2 * layers, "topk": topk}
 
 
-def _arctic(config: Config, found: Shapes) -> Shapes:
+def _arctic(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with experts in addition to a dense MLP as wide as the model (modeling_arctic.py, residual_mlp)."""
     residual = config.flag("parallel_attn_mlp_res", "use_residual", default=False)
-    return {**found, "shared_experts": 1, "shared_ffn": found["hidden"]} if residual else found
+    return {**shapes, "shared_experts": 1, "shared_ffn": shapes["hidden"]} if residual else shapes
 
 
-def _falcon(config: Config, found: Shapes) -> Shapes:
+def _falcon(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with an MLP of four times the width, and one key/value head unless the newer code reads their number."""
-    found = _wide(config, found)
+    shapes = _wide(config, shapes)
     newer = config.flag("new_decoder_architecture", default=False)
     shared = config.flag("multi_query", default=True)
-    return found if newer else {**found, "kv_heads": 1 if shared else found["heads"]}
+    return shapes if newer else {**shapes, "kv_heads": 1 if shared else shapes["heads"]}
 
 
-def _wide(config: Config, found: Shapes) -> Shapes:
+def _wide(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with an MLP of `expansion_ratio`, by default 4, times the model's width."""
-    return {**found, "ffn": config.count("expansion_ratio", default=4) * config.count(*KEYS["hidden"])}
+    return {**shapes, "ffn": config.count("expansion_ratio", default=4) * config.count(*KEYS["hidden"])}
 
 
-def _mpt(config: Config, found: Shapes) -> Shapes:
-    """Return the shapes with an MLP of expansion_ratio, and with biases unless the file excludes them."""
+def _mpt(config: Config, shapes: Shapes) -> Shapes:
+    """Return the shapes with an MLP of `expansion_ratio`, with biases unless `no_bias`, and without positions if `alibi`."""
     biased = not config.flag("no_bias", default=True)
     config.flag("learned_pos_emb", default=True)
     learned = not config.flag("alibi", default=False)
     places = "learned" if learned else "none"
-    return {**_wide(config, found), "bias": biased, "qkv_bias": biased, "positions": places}
+    return {**_wide(config, shapes), "bias": biased, "qkv_bias": biased, "positions": places}
 
 
 ARCHITECTURES = families(__name__, encoders.__name__)
-"""{model_type: reader}"""
+"""{model_type: row of the table}"""
 
 
 def architecture(config: Config) -> Architecture:
@@ -206,9 +206,9 @@ def _by_keys(config: Config, keys: Mapping[str, object], vision: tuple[str, ...]
     gate = rms or any(act in ("silu", "swish", "swiglu") for act in acts)
     rotary = rms or any("rope" in key or "rotary" in key for key in keys)
     norm = "RMSNorm" if rms else "LayerNorm"
-    own = f"what the code of {config.kind} does otherwise than a decoder with {norm} before each half"
+    unknown = f"what the code of {config.kind} does otherwise than a decoder with {norm} before each half"
     fixed: Shapes = {"norm": norm.lower(), "positions": "rotary" if rotary else "learned"}
     fixed |= {"bias": not rms, "qkv_bias": not rms}
     named = any(keys.get(name) is not None for name in (*KEYS["ffn"], "moe_intermediate_size"))
     wide = {} if named or rms else {"intermediate_size": 4 * text_model(config).count(*KEYS["hidden"])}
-    return Architecture((own, *vision), fixed, {"tie_word_embeddings": True, **wide}, gate=gate)
+    return Architecture((unknown, *vision), fixed, {"tie_word_embeddings": True, **wide}, gate=gate)

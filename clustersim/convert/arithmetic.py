@@ -6,7 +6,7 @@ import ast
 import operator
 
 LONGEST = 10_000
-"""Numbers of a list at most."""
+"""Largest number of items of a list."""
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod}
 _OPERATORS |= {ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv}
 UNREADABLE = (SyntaxError, ValueError, TypeError, ZeroDivisionError, RecursionError, MemoryError)
@@ -14,7 +14,7 @@ UNREADABLE = (SyntaxError, ValueError, TypeError, ZeroDivisionError, RecursionEr
 
 
 def evaluated(text: str) -> int | list[object]:
-    """Return the value of a sum; whole numbers are cut to 18 digits. Raises one of UNREADABLE."""
+    """Return the value of an arithmetic expression: a whole number below 10^18 or a list of values. Raises one of UNREADABLE."""
     return _value(ast.parse(text, mode="eval").body)
 
 
@@ -28,18 +28,18 @@ def _value(node: ast.expr) -> int | list[object]:
         case ast.List(elts=items):
             return [_value(item) for item in items]
         case ast.BinOp(left=left, op=op, right=right):
-            return joined(op, _value(left), _value(right))
+            return combined(op, _value(left), _value(right))
     raise ValueError("no sum of whole numbers")
 
 
-def joined(op: ast.operator, left: object, right: object) -> int | list[object]:
-    """Return the sum, difference, product, quotient or remainder of numbers or lists. Raises one of UNREADABLE."""
+def combined(op: ast.operator, left: object, right: object) -> int | list[object]:
+    """Return the result of +, -, *, / or % on whole numbers or lists; / rounds down. Raises one of UNREADABLE."""
     if type(op) not in _OPERATORS or not isinstance(left, int | list) or not isinstance(right, int | list):
         raise ValueError("no operator of sums")
     sizes = [len(side) if isinstance(side, list) else side for side in (left, right)]
     if isinstance(left, list) != isinstance(right, list) and sizes[0] * sizes[1] > LONGEST:
         raise ValueError("a list that is too long")
-    found: int | list[object] = _OPERATORS[type(op)](left, right)
-    if isinstance(found, int) and abs(found) >= 10**18:
+    result: int | list[object] = _OPERATORS[type(op)](left, right)
+    if isinstance(result, int) and abs(result) >= 10**18:
         raise ValueError("a number of more than 18 digits")
-    return found
+    return result

@@ -81,7 +81,7 @@ def read(folder: Path) -> TraceSet:
     """Return the traces NAME.RANK.et of a folder, with its comm_groups.json. Raises InputError for an incomplete set."""
     files = _files(folder)
     nodes = [list(decoded(read_bytes(path, WHAT, TABLE), str(path))) for path in files]
-    groups = {**_groups(folder / GROUPS), **_said(row for one in nodes for row in one)}
+    groups = {**_groups(folder / GROUPS), **_metadata_groups(node for rank_nodes in nodes for node in rank_nodes)}
     for name, ranks in groups.items():
         if not ranks or not 0 <= min(ranks) <= max(ranks) < len(nodes) or len(set(ranks)) < len(ranks):
             why = f"group {name} has the ranks {list(ranks)[:8]}; they must differ and have a trace"
@@ -90,47 +90,47 @@ def read(folder: Path) -> TraceSet:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of all ranks, in order."""
-    found: dict[int, Path] = {}
+    """Return the files NAME.RANK.et of a folder, ordered by rank. Raises InputError for missing, repeated or invalid ranks."""
+    files: dict[int, Path] = {}
     for path in sorted(folder.glob("*.et")) if folder.is_dir() else ():
         _, _, rank = path.stem.rpartition(".")
         if not rank.isdecimal():
             raise InputError(f"{path}: the name must end in a rank; rename it NAME.RANK.et, such as step.0.et")
-        if (other := found.setdefault(int(rank), path)) != path:
+        if (other := files.setdefault(int(rank), path)) != path:
             why = f"{other.name} and {path.name} are both of rank {int(rank)}; leave one job there"
             raise InputError(f"{folder}: {why}")
-    if not found:
+    if not files:
         raise InputError(f"{folder}: has no file NAME.RANK.et; give the folder of a job's Chakra execution traces")
-    missing = next((rank for rank in range(len(found)) if rank not in found), None)
+    missing = next((rank for rank in range(len(files)) if rank not in files), None)
     if missing is not None:
-        raise InputError(f"{folder}: rank {missing} has no trace, rank {max(found)} has; give those of all ranks")
-    return [found[rank] for rank in range(len(found))]
+        raise InputError(f"{folder}: rank {missing} has no trace, rank {max(files)} has; give those of all ranks")
+    return [files[rank] for rank in range(len(files))]
 
 
 def _groups(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the groups in a file {name: [rank, …]}; {} without the file."""
+    """Return {name of a group: its ranks} in comm_groups.json, {} without the file. Raises InputError for invalid content."""
     if not path.exists():
         return {}
     try:
-        found = json.loads(read_text(path, "a JSON file", DESCRIPTION))
-        return {str(name): tuple(int(rank) for rank in ranks) for name, ranks in found.items()}
+        groups = json.loads(read_text(path, "a JSON file", DESCRIPTION))
+        return {str(name): tuple(int(rank) for rank in ranks) for name, ranks in groups.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f'{path}: must map groups to their ranks ({error}); write {{"1": [0, 1], …}}') from error
 
 
-def _said(nodes: Iterable[TraceNode]) -> dict[str, tuple[int, ...]]:
-    """Return the groups in metadata nodes of PyTorch's traces."""
-    found: dict[str, tuple[int, ...]] = {}
+def _metadata_groups(nodes: Iterable[TraceNode]) -> dict[str, tuple[int, ...]]:
+    """Return {name of a group: its ranks} in metadata nodes of PyTorch's traces; unreadable nodes are skipped."""
+    groups: dict[str, tuple[int, ...]] = {}
     for node in nodes:
         if node.type == NodeType.METADATA and "pg_name" in node.inputs:
             start, end = node.inputs.find("["), node.inputs.rfind("]")
             try:
-                for one in json.loads(node.inputs[start : end + 1].removeprefix("['").removesuffix("']")):
-                    if one["ranks"]:
-                        found[str(one["pg_name"])] = tuple(int(rank) for rank in one["ranks"])
+                for entry in json.loads(node.inputs[start : end + 1].removeprefix("['").removesuffix("']")):
+                    if entry["ranks"]:
+                        groups[str(entry["pg_name"])] = tuple(int(rank) for rank in entry["ranks"])
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue  # a group that is used and not known is named where it is used
-    return found
+    return groups
 
 
 # The schema, of which only the fields in use are declared; others are skipped.
@@ -166,70 +166,72 @@ _INTEGERS = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32", "ten
 
 @cache
 def _messages() -> dict[str, type[Any]]:
-    """Return {name: class} of the messages in SCHEMA. Their fields are optional ones, so that a 0 that was set can be told."""
+    """Return {name: class} of the messages in SCHEMA. Fields are optional: a 0 in the file differs from a missing value."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    own = descriptor_pb2.FieldDescriptorProto
+    proto = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", syntax="proto2")
     for name, fields in SCHEMA.items():
         message = file.message_type.add(name=name)
         for field, (number, text) in fields.items():
             kind = text.removeprefix("repeated ")
-            label = own.LABEL_REPEATED if kind != text else own.LABEL_OPTIONAL
-            made = message.field.add(name=field, number=number, label=label)
+            label = proto.LABEL_REPEATED if kind != text else proto.LABEL_OPTIONAL
+            declared = message.field.add(name=field, number=number, label=label)
             if kind in SCHEMA:
-                made.type, made.type_name = own.TYPE_MESSAGE, kind
+                declared.type, declared.type_name = proto.TYPE_MESSAGE, kind
             else:
-                made.type, made.options.packed = own.Type.Value(f"TYPE_{kind.upper()}"), kind != text
+                declared.type, declared.options.packed = proto.Type.Value(f"TYPE_{kind.upper()}"), kind != text
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in SCHEMA}
 
 
 def encoded(nodes: Iterable[TraceNode]) -> bytes:
-    """Return the content of a rank's file: messages, each after its length."""
+    """Return the content of one rank's file: GlobalMetadata and the nodes, each after its length."""
     from google.protobuf.proto import serialize_length_prefixed
 
-    found = BytesIO()
+    stream = BytesIO()
     for message in (_messages()["GlobalMetadata"](version=VERSION), *map(_node, nodes)):
-        serialize_length_prefixed(message, found)
-    return found.getvalue()
+        serialize_length_prefixed(message, stream)
+    return stream.getvalue()
 
 
 def _node(node: TraceNode) -> Any:
-    """Return a node as its message."""
-    found = _messages()["Node"](id=node.id, name=node.name, type=node.type, data=node.before, micros=node.micros)
+    """Return the protobuf message of a node."""
+    message = _messages()["Node"](id=node.id, name=node.name, type=node.type, data=node.before, micros=node.micros)
     for name, value in node.attributes.items():
-        found.attributes.add(name=name, **{_kind(name, value): str(value) if isinstance(value, tuple) else value})
-    return found
+        message.attributes.add(name=name, **{_kind(name, value): str(value) if isinstance(value, tuple) else value})
+    return message
 
 
 def _kind(name: str, value: AttributeValue) -> str:
-    """Return the name of the field that has the value of an attribute."""
+    """Return the name of the schema's field for the value of an attribute, such as `int64` or `string`."""
     if isinstance(value, bool | float):
         return "bool" if isinstance(value, bool) else "double"
     return _INTEGERS.get(name, "int64") if isinstance(value, int) else "string"
 
 
 def decoded(data: bytes, where: str) -> Iterator[TraceNode]:
-    """Yield the nodes of a file. Raises InputError, which names the file `where`, for invalid content."""
+    """Yield the nodes of a file's content. Raises InputError, which names the file `where`, for invalid content."""
     from google.protobuf.message import DecodeError
     from google.protobuf.proto import parse_length_prefixed
 
     stream, known = BytesIO(data), _messages()
     try:
         parse_length_prefixed(known["GlobalMetadata"], stream)
-        while (one := parse_length_prefixed(known["Node"], stream)) is not None:
-            before = tuple(dict.fromkeys([*one.control, *one.data]))
-            attributes = {own.name: value for own in one.attributes for value in _values(own)}
-            yield TraceNode(one.id, one.name, one.type, before, one.micros, attributes, one.inputs.values)
+        while (message := parse_length_prefixed(known["Node"], stream)) is not None:
+            before = tuple(dict.fromkeys([*message.control, *message.data]))
+            attributes = {attribute.name: value for attribute in message.attributes for value in _values(attribute)}
+            yield TraceNode(
+                message.id, message.name, message.type, before, message.micros, attributes, message.inputs.values
+            )
     except (DecodeError, ValueError) as error:
         why = f"not a Chakra execution trace ({error}); give files of its protobuf schema"
         raise InputError(f"{where}: {why}") from error
 
 
 def _values(attribute: Any) -> Iterator[AttributeValue]:
-    """Yield the value of an attribute; none for a type of value that is not used here."""
+    """Yield the value of an attribute's message; nothing for an unsupported type."""
     for field, value in attribute.ListFields():
         if field.name != "name":
             yield tuple(value.values) if field.name == "booleans" else value

@@ -1,4 +1,4 @@
-"""Rows of the tables of names, with the conversions of values that a table calls `@name`: their value → ours."""
+"""Rows of the tables of names, with the the functions that a table calls `@name` to convert another tool's value to ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCALING: Mapping[object, str] = {"delayed": "delayed", "tensorwise": "current", 
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number; a truth value is none."""
+    """Return whether a value is an integer or a float; booleans are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -44,10 +44,10 @@ CONVERSIONS: Mapping[str, Conversion] = {
 
 @cache
 def rows(tool: str) -> dict[str, Alias]:
-    """Return the rows of the table of a tool, `tables/*.csv`, by the name that the tool uses."""
-    found = {}
+    """Return {name in a tool: row} of the tool's table, `tables/TOOL.csv`. Raises KeyError for an unknown `@name` in it."""
+    aliases = {}
     for record in records(tool.replace("-", "_")):
-        own, key, values = (record.pop(column) for column in ("argument", "key", "values"))
+        name, key, values = (record.pop(column) for column in ("argument", "key", "values"))
         function = CONVERSIONS[values[1:]] if values[:1] == "@" else None
-        found[own] = Alias(own, tuple(key.split(".")), values, function, record)
-    return found
+        aliases[name] = Alias(name, tuple(key.split(".")), values, function, record)
+    return aliases

@@ -17,6 +17,7 @@ from clustersim.convert.table import records, records_of, words
 from clustersim.errors import InputError, shown
 
 Shapes = dict[str, object]
+"""Keys of a workload's section `model`, or changed keys of one layer, with their values."""
 PLAIN, GATED = ({row["name"]: row[kind] for row in records("activations") if row[kind]} for kind in ("plain", "gated"))
 """{hidden_act: activation}, without a gate (PLAIN) and with one (GATED)."""
 TYPES = ("full_attention", "sliding_attention", "chunked_attention")
@@ -48,7 +49,7 @@ INNER = ("mamba_expand", "mamba_d_ssm", "expand")
 FLAGS: dict[str, tuple[str, ...]] = {"qkv_bias": ("attention_bias", "use_qkv_bias", "qkv_bias")}
 FLAGS |= {"bias": ("mlp_bias", "use_bias", "bias")}
 FLAGS |= {"qk_norm": ("use_qk_norm", "qk_norm", "qk_layernorm", "use_qk_layernorm", "qk_ln")}
-"""{boolean key of `model`: its names in decoders}. The first comes before `bias`, whose value in the family is its default."""
+"""{boolean key of `model`: its names in decoders}. `bias` follows `qkv_bias`, whose default is the family's value of `bias`."""
 NEUTRAL = re.compile(f"_?(?:{'|'.join(words('hugging_face_neutral.txt'))})")
 """Pattern of keys that change no shape: types, tokens, rates, rotary positions, scales, router scores, other inputs."""
 
@@ -66,7 +67,7 @@ class Architecture(NamedTuple):
     """Whether a second linear of the MLP gates the first one."""
     rules: tuple[Callable[[Config, int], list[Shapes]], ...] = ()
     """Rules for layers in addition to those of all decoders: functions (config, layers) -> changes of each layer."""
-    more: Callable[[Config, Shapes], Shapes] = lambda _, found: found
+    more: Callable[[Config, Shapes], Shapes] = lambda _, shapes: shapes
     """Function from shapes to those of the whole model that depend on others."""
     experts: str | None = ""
     """Key that a mixture must have; None: no model of the family has experts, and a file with experts is refused."""
@@ -78,40 +79,42 @@ class Architecture(NamedTuple):
     """Reader of the whole file, for models that the reader of decoders does not support."""
 
     def shapes(self, config: Config) -> Shapes:
-        """Return the section `model` of a workload. Raises InputError, also for unread keys that may change shapes."""
+        """Return the section `model` of a workload. Raises InputError for invalid keys, and for unread keys of shapes."""
         config = text_model(config, self.sections)
-        config = config.of({**self.defaults, **{key: one for key, one in config.keys.items() if one is not None}})
-        found = self.reader(config) if self.reader else decoder(config, self)
+        config = config.with_keys(
+            {**self.defaults, **{key: value for key, value in config.keys.items() if value is not None}}
+        )
+        shapes = self.reader(config) if self.reader else decoder(config, self)
         unread(config, self)
-        return found
+        return shapes
 
 
 def families(*modules: str) -> dict[str, Architecture]:
-    """Return {model_type: architecture}. modules: where its functions are, besides this one."""
+    """Return {model_type: architecture} of the table. modules: names of modules, besides this one, that define its functions."""
     named: dict[str, object] = {}
     for module in (__name__, *modules):
         named |= vars(sys.modules[module])
 
     def read(key: str, value: object) -> object:
         if isinstance(value, list):
-            return tuple(named[str(one)] if key == "rules" else one for one in value)
+            return tuple(named[str(item)] if key == "rules" else item for item in value)
         return named[str(value)] if key in ("more", "reader") else value
 
-    usual = Architecture._field_defaults
+    defaults = Architecture._field_defaults
     table = records_of("architectures").items()
-    rows = {kind: {**usual, **{key: read(key, value) for key, value in said.items()}} for kind, said in table}
+    rows = {kind: {**defaults, **{key: read(key, value) for key, value in choices.items()}} for kind, choices in table}
     return {kind: Architecture._make(row.values()) for kind, row in rows.items()}
 
 
 def text_model(config: Config, sections: Iterable[str] = ()) -> Config:
-    """Return the keys of the text model of a config, with those of `sections`. Raises InputError if one is not a mapping."""
+    """Return a config with the keys of `text_config` and `sections` at the top. Raises InputError unless these are mappings."""
     keys = dict(config.keys)
     for name in ("text_config", *sections):
         part = keys.pop(name, {})
         if not isinstance(part, dict):
             raise InputError(f"{config.path}: {name} is {shown(part)}; it holds the keys of the text model")
         keys |= part
-    return config.of({**keys, "model_type": config.kind})
+    return config.with_keys({**keys, "model_type": config.kind})
 
 
 def unread(config: Config, family: Architecture) -> None:
@@ -126,28 +129,31 @@ def unread(config: Config, family: Architecture) -> None:
 
 
 def decoder(config: Config, family: Architecture) -> Shapes:
-    """Return a decoder's shapes from its keys and its family's row; by default RMSNorm, a gate and rotary positions."""
+    """Return a decoder's shapes from its keys and its family's row; by default RMSNorm, a gate and rotary positions.
+
+    Raises InputError for missing keys and unsupported values.
+    """
     layers, heads = config.layers(*KEYS["layers"]), config.count(*KEYS["heads"])
     act = [name for name in ("hidden_act", "activation_function", "hidden_activation") if config.get(name)]
     known = GATED if family.gate else {**PLAIN, "xielu": "squared_relu"}
-    found: Shapes = {"layers": layers, "heads": heads, "norm": "rmsnorm", "positions": "rotary"}
-    found |= {"hidden": config.count(*KEYS["hidden"]), **attention_shapes(config, heads)}
-    found |= {"vocab": config.count(*KEYS["vocab"]), **optional(config, "max_positions", *KEYS["max_positions"])}
+    shapes: Shapes = {"layers": layers, "heads": heads, "norm": "rmsnorm", "positions": "rotary"}
+    shapes |= {"hidden": config.count(*KEYS["hidden"]), **attention_shapes(config, heads)}
+    shapes |= {"vocab": config.count(*KEYS["vocab"]), **optional(config, "max_positions", *KEYS["max_positions"])}
     default = "silu" if family.gate else "gelu"
-    found["activation"] = known[config.choice(act[-1] if act else "hidden_act", tuple(known), default)]
-    found |= family.fixed
+    shapes["activation"] = known[config.choice(act[-1] if act else "hidden_act", tuple(known), default)]
+    shapes |= family.fixed
     for key, names in FLAGS.items():
-        said = [name for name in names if name not in family.ignored]
-        usual = found.get("bias", False) if key == "qkv_bias" else False
-        found[key] = config.flag(*said, default=bool(found.get(key, usual)))
-    if "mla" in found:
-        del found["qk_norm"]
-    if found["qkv_bias"] == found["bias"]:
-        del found["qkv_bias"]  # the default
-    found["tied_embeddings"] = config.flag("tie_word_embeddings", "tie_embedding", default=False)
-    found |= feed_forward(config, family)
-    found = family.more(config, found)
-    if "ffn" not in found:
+        candidates = [name for name in names if name not in family.ignored]
+        fallback = shapes.get("bias", False) if key == "qkv_bias" else False
+        shapes[key] = config.flag(*candidates, default=bool(shapes.get(key, fallback)))
+    if "mla" in shapes:
+        del shapes["qk_norm"]
+    if shapes["qkv_bias"] == shapes["bias"]:
+        del shapes["qkv_bias"]  # the default
+    shapes["tied_embeddings"] = config.flag("tie_word_embeddings", "tie_embedding", default=False)
+    shapes |= feed_forward(config, family)
+    shapes = family.more(config, shapes)
+    if "ffn" not in shapes:
         config.count("intermediate_size")
     linear = next((kind for kind in config.listed("layer_types", "words") if kind in LINEAR), None)
     if linear and mixed_layers not in family.rules:
@@ -156,36 +162,39 @@ def decoder(config: Config, family: Architecture) -> Shapes:
     rules = (windows, unrotated, sparse_layers, *family.rules)
     each: list[Shapes] = [{} for _ in range(layers)]
     for rule in rules:
-        each = [{**one, **other} for one, other in zip(each, rule(config, layers) or each, strict=True)]
-    return by_layer(found, each)
+        each = [{**layer, **changes} for layer, changes in zip(each, rule(config, layers) or each, strict=True)]
+    return by_layer(shapes, each)
 
 
 def attention_shapes(config: Config, heads: int) -> Shapes:
-    """Return key/value heads and the width of a head, or the shapes of latent attention and its indexer."""
+    """Return the keys of key/value heads and of a head's width, or of latent attention and its indexer. heads: query heads."""
     if config.get("kv_lora_rank") is None:
-        own = {"kv_heads": config.count(*KEYS["kv_heads"], default=heads)}
-        return {**own, **optional(config, "head_dim", *KEYS["head_dim"])}
+        key_value = {"kv_heads": config.count(*KEYS["kv_heads"], default=heads)}
+        return {**key_value, **optional(config, "head_dim", *KEYS["head_dim"])}
     for name in (*KEYS["kv_heads"], *KEYS["head_dim"], "qk_head_dim"):
         config.get(name)
     config.flag("mla_use_nope", default=False)
     latent = {key: config.count(name) for key, name in LATENT.items() if key != "q_lora_rank"}
-    found: Shapes = {"mla": {**optional(config, "q_lora_rank", "q_lora_rank"), **latent}}
+    shapes: Shapes = {"mla": {**optional(config, "q_lora_rank", "q_lora_rank"), **latent}}
     if config.get("index_topk") is not None:
         indexer = {"heads": config.count("index_n_heads"), "dim": config.count("index_head_dim")}
-        found |= {"indexer": indexer, "window": config.count("index_topk")}
-    return found
+        shapes |= {"indexer": indexer, "window": config.count("index_topk")}
+    return shapes
 
 
 def feed_forward(config: Config, family: Architecture) -> Shapes:
-    """Return the width of the MLP, or experts, shared experts, first dense layers, router groups, further predictions."""
+    """Return the keys of the feed-forward block: its width, or experts, shared experts, router groups and predicted tokens (MTP).
+
+    Return {} for a config without a width. Raises InputError for experts in a family without them.
+    """
     if family.experts:
         config.count(family.experts)
-    several = config.index(*KEYS["experts"], default=0)
-    if several > 1 and family.experts is None:
+    experts = config.index(*KEYS["experts"], default=0)
+    if experts > 1 and family.experts is None:
         name = next(name for name in KEYS["experts"] if config.keys.get(name))
-        why = f"{name} is {several}, and model_type {config.kind!r} has no experts"
+        why = f"{name} is {experts}, and model_type {config.kind!r} has no experts"
         raise InputError(f"{config.path}: {why}; write that of a mixture, such as mixtral, or leave it out")
-    if several < 2:
+    if experts < 2:
         config.get("num_experts_per_tok")
         return {"ffn": config.count(*KEYS["ffn"])} if optional(config, "ffn", *KEYS["ffn"]) else {}
     groups = config.index(*KEYS["router_groups"], default=1)
@@ -194,45 +203,45 @@ def feed_forward(config: Config, family: Architecture) -> Shapes:
     shared = config.index(*KEYS["shared_experts"], default=1 if wide else 0)
     further = config.index(*KEYS["mtp_layers"], default=0) * config.count("mtp_transformer_layers", default=1)
     further = further if config.flag("use_mtp", default=True) else 0
-    found: Shapes = {"router_groups": groups, "router_group_topk": chosen} if groups > 1 else {}
-    found |= {"experts": config.count(*KEYS["experts"]), "topk": config.count(*KEYS["topk"], default=2)}
-    found |= {"shared_experts": shared, "mtp_layers": further, **({"shared_ffn": wide} if wide and shared else {})}
-    own = {key: family.fixed[key] for key in ("shared_experts", "mtp_layers") if key in family.fixed}
-    return {**found, **own, "ffn": config.count(*WIDTHS)}
+    shapes: Shapes = {"router_groups": groups, "router_group_topk": chosen} if groups > 1 else {}
+    shapes |= {"experts": config.count(*KEYS["experts"]), "topk": config.count(*KEYS["topk"], default=2)}
+    shapes |= {"shared_experts": shared, "mtp_layers": further, **({"shared_ffn": wide} if wide and shared else {})}
+    fixed = {key: family.fixed[key] for key in ("shared_experts", "mtp_layers") if key in family.fixed}
+    return {**shapes, **fixed, "ffn": config.count(*WIDTHS)}
 
 
-def by_layer(found: Shapes, each: list[Shapes]) -> Shapes:
-    """Return shapes with the changes of each layer: on the whole if all agree, as first dense layers, or as blocks."""
-    dense = [one.get("experts") == 0 for one in each]
-    first = dense.index(False) if False in dense else len(each)
-    if 0 < first < len(each) and each == [each[0]] * first + [{}] * (len(each) - first):
-        return {**found, "dense_layers": first, "dense_ffn": each[0]["ffn"]}
-    if any(dense) or each != each[:1] * len(each):
-        return {**found, "blocks": runs(each)} if any(each) else found
-    return {**found, **each[0]}
+def by_layer(shapes: Shapes, layers: list[Shapes]) -> Shapes:
+    """Return shapes with the changes of each layer: to all layers if equal, to the first dense layers, or as blocks."""
+    dense = [layer.get("experts") == 0 for layer in layers]
+    first = dense.index(False) if False in dense else len(layers)
+    if 0 < first < len(layers) and layers == [layers[0]] * first + [{}] * (len(layers) - first):
+        return {**shapes, "dense_layers": first, "dense_ffn": layers[0]["ffn"]}
+    if any(dense) or layers != layers[:1] * len(layers):
+        return {**shapes, "blocks": runs(layers)} if any(layers) else shapes
+    return {**shapes, **layers[0]}
 
 
 def runs(layers: list[Shapes]) -> list[Shapes]:
     """Return the blocks of a workload for a list of layers: the shortest sequence that repeats, with equal neighbours counted."""
     for length in range(1, len(layers) + 1):
         if layers[length:] == layers[:-length]:
-            found = [(block, len(list(several))) for block, several in groupby(layers[:length])]
-            return [{**block, **({"count": count} if count > 1 else {})} for block, count in found]
+            repeated = [(block, len(list(equal))) for block, equal in groupby(layers[:length])]
+            return [{**block, **({"count": count} if count > 1 else {})} for block, count in repeated]
     return []
 
 
 def optional(config: Config, key: str, *names: str) -> dict[str, int]:
-    """Return {key: number} if a config has one of the names, else {}."""
+    """Return {key: positive integer} of the first name that a config has, {} without one. Raises InputError for another value."""
     return {key: config.count(*names)} if [name for name in names if config.get(name) is not None] else {}
 
 
 def windows(config: Config, layers: int) -> list[Shapes]:
-    """Return the window of each layer: from `layer_types` or a pattern, else the same for all if one is set."""
+    """Return {`window`: tokens} for each layer, {} for full attention: by `layer_types`, a pattern, or one window for all."""
     kinds = config.listed("layer_types", "words")
     if kinds and len(kinds) != layers:
         raise InputError(f"{config.path}: layer_types must name each of the {layers} layers; list as many")
     for kind in kinds:
-        config.of({"layer_types": kind}).choice("layer_types", (*TYPES, "attention", *LINEAR), TYPES[0])
+        config.with_keys({"layer_types": kind}).choice("layer_types", (*TYPES, "attention", *LINEAR), TYPES[0])
     patterns = ("sliding_window_pattern", "_sliding_window_pattern", "layer_switch")
     every, width = next(filter(None, map(config.get, patterns)), None), config.index("sliding_window", default=0)
     chunk = config.index("attention_chunk_size", default=0)
@@ -245,12 +254,12 @@ def windows(config: Config, layers: int) -> list[Shapes]:
     wide = {TYPES[1]: width, TYPES[2]: chunk}
     if not flag or not (width or chunk):
         return [{} for _ in range(layers)]
-    found = [wide.get(str(kind), 0) for kind in kinds or [TYPES[1 if width else 2]] * layers]
-    return [{"window": one} if one else {} for one in found]
+    widths = [wide.get(str(kind), 0) for kind in kinds or [TYPES[1 if width else 2]] * layers]
+    return [{"window": window} if window else {} for window in widths]
 
 
 def unrotated(config: Config, layers: int) -> list[Shapes]:
-    """Return per layer no position encoding where `no_rope_layers` has 0."""
+    """Return {`positions`: `none`} for each layer with 0 in `no_rope_layers`, {} for the others."""
     marks = config.listed("no_rope_layers", "0 and 1") or [1] * layers
     config.get("no_rope_layer_interval")
     if len(marks) != layers:
@@ -259,7 +268,10 @@ def unrotated(config: Config, layers: int) -> list[Shapes]:
 
 
 def sparse_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return per layer a dense MLP where the keys name it: the first ones, listed ones, or all but every n-th."""
+    """Return the keys of a dense MLP for the layers without experts: the first ones, listed ones, or all but every n-th.
+
+    Layers with experts, and all layers of a model without experts, have no changes: {}.
+    """
     first = config.index(*KEYS["dense_layers"], "moe_layer_start_index", default=0)
     last = config.index("moe_layer_end_index", default=layers - 1)
     steps = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq", "moe_layer_interval")
@@ -276,7 +288,7 @@ def sparse_layers(config: Config, layers: int) -> list[Shapes]:
 
 
 def state_space(config: Config) -> dict[str, int]:
-    """Return the shapes of a state space."""
+    """Return the section `mamba` of a model: heads, head_dim and state, and groups, conv and chunk if the config has them."""
     for name in INNER:
         config.get(name)
     config.flag("mamba_proj_bias", "use_bias", default=False)
@@ -285,15 +297,15 @@ def state_space(config: Config) -> dict[str, int]:
     config.flag("mamba_norm_before_gate", "norm_before_gate", default=True)
     needed = {key: config.count(*STATE_SPACE[key]) for key in ("heads", "head_dim", "state")}
     extra = {key: optional(config, key, *STATE_SPACE[key]) for key in ("groups", "conv", "chunk")}
-    return needed | {key: value for one in extra.values() for key, value in one.items()}
+    return needed | {key: value for part in extra.values() for key, value in part.items()}
 
 
 def mixed_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return the mixer of each layer by `layer_types`, or attention at every n-th or listed layer and another mixer elsewhere."""
+    """Return {`mixer`: name} for each layer, {} for attention: by `layer_types`, or attention at every n-th or listed layer."""
     kinds, every = config.listed("layer_types", "words"), config.count("full_attention_interval", default=layers + 1)
     listed = [*config.listed("full_attn_idxs", "layers"), *config.listed("attn_layer_indices", "layers")]
     other = "delta" if config.get("linear_key_head_dim") else "conv" if config.get("conv_L_cache") else "mamba2"
-    found = [LINEAR.get(str(kind)) for kind in kinds]
+    mixers = [LINEAR.get(str(kind)) for kind in kinds]
     if not kinds:
-        found = [None if (i + 1) % every == 0 or i in listed else other for i in range(layers)]
-    return [{"mixer": kind} if kind else {} for kind in found]
+        mixers = [None if (i + 1) % every == 0 or i in listed else other for i in range(layers)]
+    return [{"mixer": kind} if kind else {} for kind in mixers]

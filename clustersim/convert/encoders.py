@@ -15,18 +15,21 @@ GPT2_NAMES, BERT_NAMES, OPT_NAMES = (single_names(kind) for kind in ("gpt2", "be
 
 
 def gpt_like(config: Config, names: dict[str, str], activation: str, default: str) -> Shapes:
-    """Return a model with LayerNorm, biases and no gate. names: {our key: the config's}; activation: name of its key."""
-    found: Shapes = {key: config.count(name) for key, name in names.items() if key != "layers"}
-    found |= {"layers": config.layers(names["layers"])}
-    found["tied_embeddings"] = config.flag("tie_word_embeddings", default=True)
-    return {**found, "activation": PLAIN[config.choice(activation, tuple(PLAIN), default)]}
+    """Return a model with LayerNorm, biases and no gate.
+
+    names: {key of a workload's model: key of the config}. activation: the config's key of the activation, with its default value.
+    """
+    shapes: Shapes = {key: config.count(name) for key, name in names.items() if key != "layers"}
+    shapes |= {"layers": config.layers(names["layers"])}
+    shapes["tied_embeddings"] = config.flag("tie_word_embeddings", default=True)
+    return {**shapes, "activation": PLAIN[config.choice(activation, tuple(PLAIN), default)]}
 
 
 def bert(config: Config) -> Shapes:
     """Return an encoder with a norm after each half, and its head for masked words."""
-    found = gpt_like(config, BERT_NAMES, "hidden_act", "gelu")
+    shapes = gpt_like(config, BERT_NAMES, "hidden_act", "gelu")
     drops = _drops(config, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    return {**found, "norm_position": "post", "causal": False, "head_transform": True, "dropout": drops}
+    return {**shapes, "norm_position": "post", "causal": False, "head_transform": True, "dropout": drops}
 
 
 def _drops(config: Config, **defaults: float) -> bool:
@@ -36,38 +39,38 @@ def _drops(config: Config, **defaults: float) -> bool:
 
 def gpt2(config: Config) -> Shapes:
     """Return GPT-2's shapes, which are also GPT-3's."""
-    found = gpt_like(config, GPT2_NAMES, "activation_function", "gelu_new")
+    shapes = gpt_like(config, GPT2_NAMES, "activation_function", "gelu_new")
     width = config.count("n_inner", default=4 * config.count("n_embd"))
     drops = _drops(config, embd_pdrop=0.1, attn_pdrop=0.1, resid_pdrop=0.1)
-    return {**found, "ffn": width, "max_positions": config.count("n_positions", "n_ctx"), "dropout": drops}
+    return {**shapes, "ffn": width, "max_positions": config.count("n_positions", "n_ctx"), "dropout": drops}
 
 
 def gpt_neox(config: Config) -> Shapes:
     """Return GPT-NeoX's shapes; its head has separate weights."""
-    found = gpt_like(config, BERT_NAMES, "hidden_act", "gelu")
-    return {**found, "positions": "rotary", "tied_embeddings": config.flag("tie_word_embeddings", default=False)}
+    shapes = gpt_like(config, BERT_NAMES, "hidden_act", "gelu")
+    return {**shapes, "positions": "rotary", "tied_embeddings": config.flag("tie_word_embeddings", default=False)}
 
 
 def opt(config: Config) -> Shapes:
     """Return OPT's shapes. Raises InputError for OPT-350m, whose embedding is narrower than its blocks."""
-    found = gpt_like(config, OPT_NAMES, "activation_function", "relu")
-    if config.count("word_embed_proj_dim", default=config.count("hidden_size")) != found["hidden"]:
+    shapes = gpt_like(config, OPT_NAMES, "activation_function", "relu")
+    if config.count("word_embed_proj_dim", default=config.count("hidden_size")) != shapes["hidden"]:
         why = "word_embed_proj_dim differs from hidden_size, which is not supported; make them equal"
         raise InputError(f"{config.path}: {why}")
     if not config.flag("do_layer_norm_before", default=True):
-        found["norm_position"] = "post"
+        shapes["norm_position"] = "post"
     positions = config.count("max_position_embeddings") + OPT_OFFSET
-    return {**found, "max_positions": positions, "dropout": _drops(config, dropout=0.1, attention_dropout=0.0)}
+    return {**shapes, "max_positions": positions, "dropout": _drops(config, dropout=0.1, attention_dropout=0.0)}
 
 
 def t5(config: Config) -> Shapes:
-    """Return an encoder and a decoder without biases; without num_decoder_layers both have equally many layers."""
+    """Return an encoder and a decoder without biases. By default the decoder has as many layers as the encoder."""
     encoder = config.layers("num_layers")
-    found: Shapes = {key: config.count(name) for key, name in single_names("t5").items()}
-    found |= {"encoder_layers": encoder, "layers": config.count("num_decoder_layers", default=encoder)}
-    found |= {"norm": "rmsnorm", "positions": "none", "bias": False}
-    found["activation"] = T5_FORWARD[config.choice("feed_forward_proj", tuple(T5_FORWARD), "relu")]
-    return {**found, "tied_embeddings": config.flag("tie_word_embeddings", default=True)}
+    shapes: Shapes = {key: config.count(name) for key, name in single_names("t5").items()}
+    shapes |= {"encoder_layers": encoder, "layers": config.count("num_decoder_layers", default=encoder)}
+    shapes |= {"norm": "rmsnorm", "positions": "none", "bias": False}
+    shapes["activation"] = T5_FORWARD[config.choice("feed_forward_proj", tuple(T5_FORWARD), "relu")]
+    return {**shapes, "tied_embeddings": config.flag("tie_word_embeddings", default=True)}
 
 
 def switch(config: Config) -> Shapes:

@@ -31,7 +31,10 @@ class Config:
         return str(self.keys.get("model_type", ""))
 
     def count(self, *names: str, default: int | None = None) -> int:
-        """Return the first given key, a positive integer. Raises InputError for another value, or without key and default."""
+        """Return the first present key, an integer of at least 1; a list of equal values counts as one value.
+
+        Return `default` without a key. Raises InputError for another value, or without key and default.
+        """
         for name in names:
             value = self.get(name)
             if value is None:
@@ -46,8 +49,8 @@ class Config:
             raise InputError(f"{self.path}: lacks {names[0]}; a config.json of model_type {self.kind!r} has it")
         return default
 
-    def of(self, keys: Mapping[str, object]) -> Config:
-        """Return a Config of other keys of the same file."""
+    def with_keys(self, keys: Mapping[str, object]) -> Config:
+        """Return a Config of other keys of the same file, which shares the record of keys that were read."""
         return Config(self.path, keys, self.read)
 
     def get(self, name: str) -> object:
@@ -56,20 +59,20 @@ class Config:
         return self.keys.get(name)
 
     def index(self, *names: str, default: int) -> int:
-        """Return the first given key, an integer of 0 or more. Raises InputError for another value."""
-        given = [name for name in names if self.get(name) is not None]
-        return 0 if given and self.keys[given[0]] in (0, False) else self.count(*given[:1], default=default)
+        """Return the first present key, an integer of at least 0 (false is 0), or the default. Raises InputError otherwise."""
+        present = [name for name in names if self.get(name) is not None]
+        return 0 if present and self.keys[present[0]] in (0, False) else self.count(*present[:1], default=default)
 
     def listed(self, name: str, what: str) -> list[object]:
-        """Return a list, [] if the key is missing. Raises InputError for another value; what: its items, in messages."""
+        """Return a list, [] for a missing key. Raises InputError for another value, naming `what`, the items of the list."""
         value = self.get(name)
         if value is not None and not isinstance(value, list):
             raise InputError(f"{self.path}: {name} is {shown(value)}; it is a list of {what}")
         return value or []
 
     def flag(self, *names: str, default: bool) -> bool:
-        """Return the first given key, a boolean. Raises InputError for another value."""
-        name = next((one for one in names if self.get(one) is not None), None)
+        """Return the first present key, a boolean, or the default. Raises InputError for another value."""
+        name = next((key for key in names if self.get(key) is not None), None)
         if name is None:
             return default
         if not isinstance(value := self.keys[name], bool):
@@ -84,12 +87,12 @@ class Config:
         return float(value)
 
     def layers(self, *names: str) -> int:
-        """Return the number of layers. Raises InputError for more than a model can have."""
-        found = self.count(*names)
-        if found > LAYERS:
+        """Return the number of layers. Raises InputError if it is missing, not a positive integer, or above LAYERS."""
+        number = self.count(*names)
+        if number > LAYERS:
             name = next(name for name in names if self.keys.get(name) is not None)
-            raise InputError(f"{self.path}: {name} is {found}; at most {LAYERS} layers are built")
-        return found
+            raise InputError(f"{self.path}: {name} is {number}; at most {LAYERS} layers are built")
+        return number
 
     @property
     def dtype(self) -> str | None:
@@ -105,7 +108,7 @@ class Config:
         return named[0]
 
     def choice(self, name: str, known: tuple[str, ...], default: str) -> str:
-        """Return a key with one of several words. Raises InputError for another word."""
+        """Return a key that must be one of the words `known`, or the default. Raises InputError for another word."""
         value = self.get(name) or default
         if value not in known:
             raise InputError(f"{self.path}: {name} {shown(value)} is not supported; {suggest(str(value), known)}")

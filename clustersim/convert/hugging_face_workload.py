@@ -50,7 +50,7 @@ def converted(document: Document) -> Document:
     outer: Loc = ("text_config",) if isinstance(document.data.get("text_config"), dict) else ()
     keys, positions = document.data["text_config"] if outer else document.data, dict[Loc, Position]()
     for key, names in NAMES.items():
-        if (name := next((one for one in names if keys.get(one) is not None), None)) is not None:
+        if (name := next((candidate for candidate in names if keys.get(candidate) is not None), None)) is not None:
             place = document.positions.get((*outer, name), Position(1, 1))
             positions["model", *key.split(".")] = place._replace(name=name)
     return Document(path, {"name": _name(path, config), "model": model, **more}, positions)
@@ -64,20 +64,23 @@ def left_out(path: str, data: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _name(path: str, config: Config) -> str:
-    """Return the name in the config, else of its folder, else its type."""
-    said = config.keys.get("_name_or_path")
-    found = said if isinstance(said, str) and said.strip("./") else Path(path).parent.name
-    return (found.rstrip("/").rsplit("/", 1)[-1] or config.kind)[:200]
+    """Return the model's name: from `_name_or_path`, else its folder, else its model_type; at most 200 characters."""
+    source = config.keys.get("_name_or_path")
+    name = source if isinstance(source, str) and source.strip("./") else Path(path).parent.name
+    return (name.rstrip("/").rsplit("/", 1)[-1] or config.kind)[:200]
 
 
 def section_of(data: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return a section of a workload, {} if it is missing or not a mapping."""
-    found = data.get(name)
-    return found if isinstance(found, dict) else {}
+    section = data.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def defaults(data: Mapping[str, object], config: Mapping[str, object]) -> Iterator[Assumption]:
-    """Yield the keys that a workload from a config.json still lacks after the command line's overrides."""
+    """Yield the keys that a workload from a config.json lacks after the command line's overrides, with assumed values.
+
+    data: the workload as nested sections. config: keys of the config.json, for the data type of its published weights.
+    """
     model, training, split = (section_of(data, name) for name in ("model", "training", "parallelism"))
     most = model.get("max_positions") or (512 if model.get("encoder_layers") else None)
     seq = training.get("seq")

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 
-from clustersim.convert.arithmetic import UNREADABLE, joined
+from clustersim.convert.arithmetic import UNREADABLE, combined
 from clustersim.convert.table import records_of
 from clustersim.errors import InputError, suggest
 
@@ -161,7 +161,7 @@ class RecipeReader:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 found = -number
             case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.Div):
-                found = joined(op, self.value(left, scope), self.value(right, scope))
+                found = combined(op, self.value(left, scope), self.value(right, scope))
             case _:
                 raise ValueError(node)
         if isinstance(found, UnreadValue):
