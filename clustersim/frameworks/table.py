@@ -19,27 +19,32 @@ from clustersim.hardware.constants import STEP_CALL
 from clustersim.hardware.formats import activation_type
 
 FOLDER = Path(__file__).parent
+"""Folder of the YAML files."""
 OVERLAP_TP = "parallelism.overlap.tp"
+"""Key of the overlap of tensor-parallel collectives."""
 INHERITED = ("defaults", "always", "rules", "facts", "choices", "host", "memory", "nccl")
-"""Parts of a file that also apply to frameworks that extend it."""
+"""Sections of a file that frameworks inherit if they extend it."""
 
 
 class Default(StepEvidence):
-    """A default and its source; `value` None: the framework has none, so a workload must set it."""
+    """A default and its source."""
 
     value: Any = None
+    """Default, or {precision or architecture: default}; None: the framework has none, so a workload must set it."""
 
 
 class LaunchTime(StepEvidence):
-    """Host time of a launch in seconds, with its source. `unseen` is the value without the publishers in `read_from`."""
+    """Host time of a launch with its source. `unseen` is the value fitted without the publishers in `read_from`."""
 
     value: Time
+    """Seconds of the host."""
 
 
 class Habit(StepEvidence):
-    """Whether a framework's host has a habit, and the source."""
+    """Whether a framework, or its host process, behaves in a certain way, with the source."""
 
     value: bool
+    """Whether it does."""
 
 
 class OfferedValues(Spec):
@@ -49,6 +54,7 @@ class OfferedValues(Spec):
     chunked: bool = False
     """Whether all values but the first need several chunks per pipeline rank."""
     source: Name
+    """Document or code that lists the values."""
 
     def has(self, value: object, chunks: int) -> bool:
         """Return whether a value can be chosen with `chunks` chunks per pipeline rank."""
@@ -73,7 +79,7 @@ class HostTimes(Spec):
     unflattens: LaunchTime | None = None
     """Seconds per tensor and rank to copy gathered parameters back into place (ZeRO-1); default: one buffer, as in Megatron."""
     launches: dict[str, Annotated[float, Field(ge=0, strict=False)]] = Field(default_factory=dict)
-    """{kind or kind.op: launches per kernel of ours}"""
+    """{kernel kind or kind.op: number of launches per kernel of the model}; default: 1."""
 
 
 class Flag(Spec):
@@ -96,11 +102,12 @@ class KeptBytes(Spec):
     """Bytes, with their source."""
 
     value: Size = 0.0
+    """Bytes on each GPU."""
     source: str = ""
 
 
 class KeptTensors(Spec):
-    """Tensors that a framework keeps on a GPU besides the model's."""
+    """Tensors that a framework keeps on a GPU in addition to the model's, and kernels that differ from the usual ones."""
 
     reducer_buckets: Flag = Flag()
     """With replicas, gradients in the weights' data type are also in buckets of PyTorch's DistributedDataParallel."""
@@ -131,8 +138,9 @@ class KeptTensors(Spec):
 
 
 Rule = Literal["zero_with_pipeline", "repeats_kv_heads", "exchanges_few_kv_heads"]
-"""Rules for legal splits. `zero_with_pipeline`: highest `parallelism.zero` with a pipeline (default: any). Whether more ranks
-than key/value heads may share them (`repeats_kv_heads`) or exchange heads for tokens (`exchanges_few_kv_heads`); default: yes."""
+"""Names of rules for legal splits. `zero_with_pipeline`: highest `parallelism.zero` with a pipeline (default: any). Whether more
+ranks than key/value heads may share them (`repeats_kv_heads`) or exchange heads for tokens (`exchanges_few_kv_heads`);
+default: yes."""
 
 
 class JobRecipe(Evidence):
@@ -164,12 +172,13 @@ class Framework(Spec):
     assumes: str = ""
     """Assumptions, in words, if the file describes a generic trainer rather than a named release."""
     since: int = 0
+    """First year for which these defaults hold."""
     until: int = 9999
     """Last year for which these defaults hold."""
     stages: Literal["even", "any"] = "even"
-    """Whether layers must divide evenly over pipeline stages."""
+    """`even`: layers must divide evenly over pipeline stages; `any`: they need not."""
     rules: dict[Rule, Default] = Field(default_factory=dict)
-    """Splits that it refuses; default: those that Megatron-Core refuses."""
+    """{rule: value} for splits that it refuses; default: as Megatron-Core."""
     microbatch_a_stage: Habit | None = None
     """Whether a batch is divided into as many microbatches as stages by default; otherwise by the micro-batch size."""
     reduces_whole: Habit | None = None
@@ -200,86 +209,99 @@ class Framework(Spec):
         """Name that its releases share: the first word of its title."""
         return self.title.split()[0].strip(",")
 
-    def named(self, text: str) -> bool:
-        """Return whether a lower-case text contains one of its names."""
+    def is_named_in(self, text: str) -> bool:
+        """Return whether a lower-case text contains all words of one of the framework's names."""
         return any(all(word in text for word in name.split()) for name in self.match)
 
-    def value(self, key: str, *of: str) -> Any:
-        """Return the default of a dotted key, None if there is none; mappings are read for `of`, a precision or architecture.
+    def value(self, key: str, *variants: str) -> Any:
+        """Return the default of a dotted key of a workload, such as `training.recompute`; None if there is none.
 
-        A precision that is missing in a mapping is read as the type of its activations.
+        variants: precisions or architectures. If the default is a mapping, return the value of the first of these in it, or else
+        of the data type of a precision's activations, or else None.
         """
-        found = self.defaults.get(key)
-        value = None if found is None else found.value
+        default = self.defaults.get(key)
+        value = None if default is None else default.value
         if not isinstance(value, dict):
             return value
-        return next((value[one] for one in (*of, *map(activation_type, of)) if one in value), None)
+        return next(
+            (value[variant] for variant in (*variants, *map(activation_type, variants)) if variant in value), None
+        )
 
-    def recomputation(self, said: str, *of: str) -> tuple[str, list[str]]:
-        """Return (`recompute`, `recompute_saves`) for a run that reports `none`, `selective`, `full` or nothing.
+    def recomputation(self, reported: str, *variants: str) -> tuple[str, list[str]]:
+        """Return (`recompute`, `recompute_saves`) for a run that reports `none`, `selective`, `full` or nothing ("").
 
-        Selective means the framework's policy if it has one, else Megatron's; `of` as in `value`.
+        Selective means the framework's policy if it has one, else Megatron's. variants: as in `value`.
         """
-        how, policy = said or self.value("training.recompute", *of), self.value("training.recompute_saves", *of)
-        if policy and (how == "selective" or (how == "full" and not said)):
+        mode = reported or self.value("training.recompute", *variants)
+        policy = self.value("training.recompute_saves", *variants)
+        if policy and (mode == "selective" or (mode == "full" and not reported)):
             return "full", policy
-        return how, self.value("training.recompute_saves_full", *of) or [] if how == "full" else []
+        return mode, self.value("training.recompute_saves_full", *variants) or [] if mode == "full" else []
 
     def habits(self, schedule: object = None, precision: object = None) -> dict[str, Any]:
-        """Return {dotted key: value} of every run with this schedule (None: its own), and the source of fp8 scales."""
-        own, scaling = self.always.get("parallelism.schedule"), self.value("training.fp8_scaling")
-        kept = {} if own and schedule not in (None, own.value) else self.always
+        """Return {dotted key: value} that every run with this schedule has, and `training.fp8_scaling` for precision fp8.
+
+        schedule: None for the framework's own. A run with another schedule than the framework sets has only the scaling.
+        """
+        schedule_default, scaling = self.always.get("parallelism.schedule"), self.value("training.fp8_scaling")
+        always = {} if schedule_default and schedule not in (None, schedule_default.value) else self.always
         scaled = {"training.fp8_scaling": scaling} if precision == "fp8" and scaling else {}
-        return {key: one.value for key, one in kept.items()} | scaled
+        return {key: default.value for key, default in always.items()} | scaled
 
     @property
     def overlapped_tp(self) -> str:
-        """Value of `parallelism.overlap.tp` for a run that reports tensor-parallel overlap: the most that the framework has."""
-        choice, own = self.choices.get(OVERLAP_TP), self.value(OVERLAP_TP)
-        return str(choice.values[-1]) if choice else "bulk" if own in (None, "none") else str(own)
+        """Value of `parallelism.overlap.tp` for a run that reports tensor-parallel overlap: the strongest available."""
+        choice, default = self.choices.get(OVERLAP_TP), self.value(OVERLAP_TP)
+        return str(choice.values[-1]) if choice else "bulk" if default in (None, "none") else str(default)
 
     def without(self, publisher: str) -> Framework:
-        """Return the framework without values read from a publisher's steps; its host times become `unseen`."""
+        """Return the framework without values and recipes read from a publisher's steps; its host times become `unseen`."""
         defaults = {
-            key: one.model_copy(update={"value": one.without(publisher)}) if publisher in one.read_from else one
-            for key, one in self.defaults.items()
+            key: item.model_copy(update={"value": item.without(publisher)}) if publisher in item.read_from else item
+            for key, item in self.defaults.items()
         }
-        recipes = tuple(one for one in self.recipes if publisher not in one.read_from)
+        recipes = tuple(recipe for recipe in self.recipes if publisher not in recipe.read_from)
         return self.model_copy(update={"defaults": defaults, "recipes": recipes, "host": self._host_without(publisher)})
 
     def _host_without(self, publisher: str) -> HostTimes | None:
-        parts = ((name, one) for name, one in self.host or () if isinstance(one, StepEvidence))
+        parts = ((name, time) for name, time in self.host or () if isinstance(time, StepEvidence))
         changed = {
-            name: type(one).model_validate({"value": value, "source": one.source})
-            for name, one in parts
-            if publisher in one.read_from and (value := one.without(publisher)) is not None
+            name: type(time).model_validate({"value": value, "source": time.source})
+            for name, time in parts
+            if publisher in time.read_from and (value := time.without(publisher)) is not None
         }
         return self.host.model_copy(update=changed) if self.host else None
 
     def recipe(self, job: object) -> JobRecipe | None:
-        """Return the recipe of a job, an object with attributes such as layers and tp; None without a known script."""
-        fits = (one for one in self.recipes if all(getattr(job, name) == value for name, value in one.of.items()))
-        return next(fits, None)
+        """Return the recipe of a job; None if no script is known for it. job: object with the attributes of `JobRecipe.of`."""
+        for recipe in self.recipes:
+            if all(getattr(job, name) == value for name, value in recipe.of.items()):
+                return recipe
+        return None
 
 
 WITHOUT = " without "
+"""Text between the names of a framework and of the publisher whose steps are excluded."""
 
 
 def offers(framework: object) -> Mapping[str, OfferedValues]:
-    """Return {dotted key: values} that a framework supports; a missing key may have any value, as without a framework."""
+    """Return {dotted key: values that can be chosen} of the framework of that name; a missing key may have any value.
+
+    Return {} if `framework` is None or empty. Raise UnknownNameError as `load`.
+    """
     return load(str(framework)).choices if framework else {}
 
 
 def load(name: str) -> Framework:
-    """Return the framework of that name; `nanotron without ULTRA` excludes values read from a publisher's steps.
+    """Return the framework of that name; `nanotron without ULTRA` excludes values read from the publisher ULTRA's steps.
 
-    Raises UnknownNameError with the nearest match.
+    Raise UnknownNameError with the nearest match.
     """
-    own, _, publisher = name.partition(WITHOUT)
-    known = {one.name: one for one in everything()}
-    if own not in known:
-        raise UnknownNameError(f"{own!r} is none of the frameworks; {suggest(own, known)}")
-    return known[own].without(publisher) if publisher else known[own]
+    framework, _, publisher = name.partition(WITHOUT)
+    known = {each.name: each for each in everything()}
+    if framework not in known:
+        raise UnknownNameError(f"{framework!r} is none of the frameworks; {suggest(framework, known)}")
+    return known[framework].without(publisher) if publisher else known[framework]
 
 
 @cache
@@ -289,46 +311,48 @@ def everything() -> tuple[Framework, ...]:
 
 
 def _document(path: Path) -> Document:
-    """Return a file of the folder, including the keys inherited from the framework that it extends."""
-    own = read(path)
-    base = own.data.get("extends")
+    """Return the content of a file of the folder, with the keys inherited from the framework that it extends."""
+    document = read(path)
+    base = document.data.get("extends")
     if base is None:
-        return own
-    inner = _document(FOLDER / f"{base}.yaml").data
-    inherited = {part: {**inner[part], **own.data.get(part, {})} for part in INHERITED if part in inner}
-    scalars: dict[str, Any] = {key: inner[key] for key in ("stages", "trainer") if key in inner}
-    return replace(own, data={**scalars, **own.data, **inherited})
+        return document
+    base_data = _document(FOLDER / f"{base}.yaml").data
+    inherited = {part: {**base_data[part], **document.data.get(part, {})} for part in INHERITED if part in base_data}
+    scalars: dict[str, Any] = {key: base_data[key] for key in ("stages", "trainer") if key in base_data}
+    return replace(document, data={**scalars, **document.data, **inherited})
 
 
 def unseen(framework: Framework, source: str) -> float | None:
-    """Return the ratio of a kernel's launch time without a publisher's steps to the time with them; None if they were not used.
+    """Return the ratio of a kernel's launch time without a publisher's steps to the time with them.
 
-    The time without them is the geometric mean over the hosts of other publishers and the measured ones.
+    source: name of the publisher. Return None if its steps were not used. The time without them is the geometric mean over the
+    hosts of other publishers and the measured ones.
     """
-    own = None if framework.host is None else framework.host.kernel
-    if own is None or source not in own.read_from:
+    launch = None if framework.host is None else framework.host.kernel
+    if launch is None or source not in launch.read_from:
         return None
-    known = {one.host.kernel.read_from: one.host.kernel.value for one in everything() if one.host is not None}
+    known = {other.host.kernel.read_from: other.host.kernel.value for other in everything() if other.host is not None}
     times = [STEP_CALL, *(value for sources, value in known.items() if sources and source not in sources)]
-    return exp(fsum(log(value / own.value) for value in times) / len(times))
+    return exp(fsum(log(value / launch.value) for value in times) / len(times))
 
 
 def releases(framework: Framework, year: int | None = None) -> list[Framework]:
-    """Return the releases of a framework, those nearest to a year first, newer ones first if equal; None: the newest first."""
-    when = 9999 if year is None else year
-    found = [one for one in everything() if set(framework.match) & set(one.match)]
-    return sorted(found, key=lambda one: (max(one.since - when, when - one.until, 0), -one.since))
+    """Return the releases of a framework: those nearest to `year` (None: the newest) first, newer ones first if equally near."""
+    target = 9999 if year is None else year
+    related = [release for release in everything() if set(framework.match) & set(release.match)]
+    return sorted(related, key=lambda release: (max(release.since - target, target - release.until, 0), -release.since))
 
 
 def find(words: str, year: int | None = None) -> Framework | None:
-    """Return the framework in a text such as `NeMo 2.0 25.02`; None if there is none, or more than one.
+    """Return the framework named in a text such as `NeMo 2.0 25.02`; None if it names none, or more than one.
 
-    If one of two is built on the other, the upper one counts; among releases, the year's, or without a year the newest. If no
+    If one of two is built on the other, the upper one counts; among releases, that of `year`, by default the newest. If no
     framework is named, words such as `DDP` or `JAX` select one, with what it `assumes`.
     """
-    text, when = words.lower(), 9999 if year is None else year
-    hits = [one for one in everything() if one.since <= when <= one.until and one.named(text)]
-    hits = [one for one in hits if not one.assumes] or hits
-    below = {name for one in hits for name in one.over}
-    upper = [one for one in hits if one.name not in below]
+    text, target = words.lower(), 9999 if year is None else year
+    valid = [framework for framework in everything() if framework.since <= target <= framework.until]
+    named = [framework for framework in valid if framework.is_named_in(text)]
+    named = [framework for framework in named if not framework.assumes] or named
+    below = {name for framework in named for name in framework.over}
+    upper = [framework for framework in named if framework.name not in below]
     return upper[0] if len(upper) == 1 else None

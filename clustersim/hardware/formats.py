@@ -15,14 +15,14 @@ from clustersim.hardware.constants import BYTES
 
 
 class Format(NamedTuple):
-    """Format of the operands of linear layers."""
+    """Narrow format of the operands of linear layers."""
 
     product: DType
     """Data type of the datasheet rate at which its GEMMs run."""
     scale: float = 0.0
     """Bytes of scales per value."""
     reads: float = 1
-    """Number of times that an operand is read for the cast, or its equivalent: twice if the largest value comes first."""
+    """Number of times that the cast reads an operand, in equivalents: 2 if a first pass finds its largest value."""
     needs: DType = "fp8"
     """Data type that a GPU's datasheet must list: block scales came with fp4 (Blackwell, CDNA 4)."""
     vendors: tuple[str, ...] = ("nvidia", "amd")
@@ -61,22 +61,22 @@ rowwise."""
 
 
 def format_of(precision: str, fp8_scaling: str) -> Format | None:
-    """Return the narrow format of the operands of linear layers; None for precisions that are not narrow."""
+    """Return the narrow format of a `training.precision`, or None. fp8_scaling: key of `FP8`, used for precision fp8 only."""
     return FP8[fp8_scaling] if precision == "fp8" else FORMATS.get(precision)
 
 
 def product_type(precision: str) -> str:
-    """Return the data type of the GEMMs under a `training.precision`."""
-    found = FORMATS.get(precision)
-    return precision if found is None else found.product
+    """Return the data type of the GEMMs of linear layers under a `training.precision`, such as `fp8` for `mxfp8`."""
+    narrow = FORMATS.get(precision)
+    return precision if narrow is None else narrow.product
 
 
 def activation_type(precision: str) -> str:
-    """Return the data type of activations and weights under a `training.precision`."""
+    """Return the data type of activations and weights under a `training.precision`: bf16 for narrow ones, fp32 for tf32."""
     return "bf16" if precision in FORMATS else "fp32" if precision == "tf32" else precision
 
 
 def multiplies(gpu: Gpu, precision: str) -> bool:
-    """Return whether a GPU supports GEMMs in a format; any other missing type runs in a wider one."""
-    found = FORMATS.get(precision)
-    return found is None or (found.needs in gpu.matrix and gpu.vendor in found.vendors)
+    """Return whether a GPU supports GEMMs in a `training.precision`; True if it is not narrow (a wider type can replace it)."""
+    narrow = FORMATS.get(precision)
+    return narrow is None or (narrow.needs in gpu.matrix and gpu.vendor in narrow.vendors)

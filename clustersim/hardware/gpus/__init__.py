@@ -14,24 +14,26 @@ from clustersim.errors import InputError, UnknownNameError, shown, suggest
 from clustersim.files import exists
 
 FOLDER = Path(__file__).parent
+"""Folder of the YAML files."""
 VENDOR = re.compile(r"nvidia|amd|instinct|tesla|geforce|tensor core|(?<=[\s_])gpus?$")
+"""Words in names that do not identify a chip."""
 FORM = re.compile(r"sxm|pcie|nvl(?!\d)")
 """Form factors in the names of shipped GPUs."""
 BOARD = re.compile(
     r"[\s_-]*(?:sxm\d?|pcie|nvl(?:\d+)?|superchip|oam|\d+ ?gi?b?(?![a-z])|\d+w|ac|hbm\d\w?)(?=[\s_-]|$)|[\s_]*\(.*"
 )
-"""Parts of a name after the chip's name: form factor, memory and the like."""
+"""Parts of a name after the chip's name: form factor, memory, power and other properties of the board."""
 
 
 def load(name: str, folder: Path | None = None) -> Gpu:
-    """Return the GPU with that name or alias (case does not matter), or the one described by the YAML file at a path.
+    """Return the GPU with that name or alias (case does not matter), or the one described by the YAML file at that path.
 
-    A path is relative to `folder`, the folder of the file that names it, or else to the working directory. Raises
+    folder: folder of the file that names the path, which is tried first; then the working directory. Raise
     UnknownNameError with the nearest match, and ConfigError for an error in the file.
     """
     if name.endswith((".yaml", ".yml")):
-        beside = (folder or Path()) / name
-        return _foreign(beside if exists(beside) or not exists(name) else Path(name))
+        relative = (folder or Path()) / name
+        return _foreign(relative if exists(relative) or not exists(name) else Path(name))
     direct = FOLDER / f"{name.lower()}.yaml"
     if exists(direct):
         return _shipped(direct.stem)
@@ -43,7 +45,7 @@ def load(name: str, folder: Path | None = None) -> Gpu:
 
 
 def spelled(text: str) -> Gpu | None:
-    """Return the shipped GPU meant by a text such as `NVIDIA H100 SXM5 80 GB`; None if no GPU matches.
+    """Return the shipped GPU that a text such as `NVIDIA H100 SXM5 80 GB` names; None if no GPU matches.
 
     The chip decides, then the form factor (by default SXM), then the memory.
     """
@@ -55,20 +57,20 @@ def spelled(text: str) -> Gpu | None:
     if plain in known and BOARD.sub("", plain) != plain:
         return known[plain]
     words = re.sub(r"[\s_]+", "-", plain)
-    said = [chip for chip in chips if re.search(rf"(?<![a-z0-9]){re.escape(chip)}(?![a-z0-9])", words)]
-    if not said:
+    mentioned = [chip for chip in chips if re.search(rf"(?<![a-z0-9]){re.escape(chip)}(?![a-z0-9])", words)]
+    if not mentioned:
         return None
-    found = chips[max(said, key=len)]
+    candidates = chips[max(mentioned, key=len)]
     form, memory = FORM.search(words), re.search(r"(\d+)-?gi?b?(?![a-z])", words)
-    boards = [gpu for gpu in found if (form[0] if form else "sxm") in gpu.name] or found
-    usual = known.get(max(said, key=len), boards[0])
+    boards = [gpu for gpu in candidates if (form[0] if form else "sxm") in gpu.name] or candidates
+    usual = known.get(max(mentioned, key=len), boards[0])
     if memory:
         return min(boards, key=lambda gpu: (abs(gpu.memory / 2**30 - float(memory[1])), gpu is not usual))
     return usual if usual in boards else max(boards, key=lambda gpu: gpu.memory)
 
 
 def _foreign(path: Path) -> Gpu:
-    """Return the GPU of a user's file. Raises ConfigError if it has the name of a shipped GPU, which identifies measurements."""
+    """Return the GPU of a user's file. Raise InputError if it has the name of a shipped GPU, as the name selects measurements."""
     gpu = validate(Gpu, read(path))
     shipped = FOLDER / f"{gpu.name}.yaml"
     if exists(shipped) and path.exists() and not shipped.samefile(path):
