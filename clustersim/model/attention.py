@@ -112,7 +112,7 @@ def head_norms(shard: ShardedModel) -> Operator:
 
 
 def rotary(shard: ShardedModel, columns: int) -> Operator:
-    """Return the rotation of queries and keys, together `columns` values per token.
+    """Return the rotation of queries and keys, together `columns` values per token, as one operator.
 
     Fused in place, or eager as in Hugging Face: product, negated half, halves joined, product, sum; backward two products, a
     negated half, and for each half a zero tensor, a copy and a sum (autograd's slices).

@@ -69,7 +69,10 @@ def _gathered(shard: ShardedModel, core: Core) -> Passes:
 
 
 def _against_all(shard: ShardedModel, core: Core, op: str) -> tuple[Kernel, ...]:
-    """Return the kernels of a rank's queries against all visible keys: one for each of its two chunks."""
+    """Return the kernels of a rank's queries against all visible keys: with a causal mask and no window two equal ones, else one.
+
+    op: `forward` or `backward`.
+    """
     tokens, seq = shard.context, shard.training.seq
     if shard.model.window or not shard.model.causal:
         return (_kernel(shard, core, op, tokens, seq, causal=shard.model.causal),)
@@ -141,7 +144,10 @@ def _merge_backward(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kerne
 
 
 def _ring_kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: int, causal: bool = False) -> Kernel:
-    """Return one attention kernel of a ring. Some rings always call FlashAttention-2, whatever library the framework uses."""
+    """Return one attention kernel of a ring. Some rings always call FlashAttention-2, whatever library the framework uses.
+
+    The arguments are those of `_kernel`.
+    """
     kernel = _kernel(shard, core, op, queries, keys, causal)
     eager = "flash2" in shard.ring and shard.training.attention == "flash"
     return kernel._replace(generation="flash2") if eager else kernel
@@ -174,7 +180,8 @@ def context_saved_bytes(shard: ShardedModel, core: Core) -> float:
 
 
 def _heads_for_tokens(shard: ShardedModel, core: Core, group: str) -> tuple[Collective, Collective]:
-    """Return (all-to-all of queries, keys and values, all-to-all of the output). Gradients go back with equal bytes."""
+    """Return (all-to-all of queries, keys and values, all-to-all of the output) over `group`. Gradients go back with equal
+    bytes."""
     values = shard.size * shard.tokens * core.heads
     inputs = values * core.dim + _kv_bytes(shard, core, shard.context)
     return Collective(group, "all_to_all", inputs), Collective(group, "all_to_all", values * core.value_dim)
@@ -186,7 +193,7 @@ def _kv_bytes(shard: ShardedModel, core: Core, tokens: int) -> float:
 
 
 def _kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: int, causal: bool = False) -> Kernel:
-    """Return one attention kernel of `queries` queries of each sequence against `keys` keys."""
+    """Return one attention kernel, `forward` or `backward`, of `queries` queries of each sequence against `keys` keys."""
     generation = "" if shard.training.attention == "flash" else shard.training.attention
     shape = (shard.core_dtype, shard.training.micro_batch, core.heads, core.kv_heads, queries, keys, core.dim)
     window = shard.model.window if causal else 0

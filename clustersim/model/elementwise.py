@@ -37,7 +37,7 @@ def dropout_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kern
 
 
 def residual(shard: ShardedModel, columns: int, late_bias: bool) -> tuple[Kernel, ...]:
-    """Return the kernels of dropout and residual sum after a row-parallel linear with `columns` outputs, on own tokens.
+    """Return the kernels of dropout and residual sum after a row-parallel linear with `columns` outputs.
     late_bias: whether they also add the linear's bias."""
     rows, z = shard.local, shard.size
     if not shard.eager:
@@ -105,7 +105,8 @@ def activation_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[K
 
 
 def activation_saved_bytes(shard: ShardedModel, rows: int, columns: int) -> float:
-    """Return the bytes that the activation of rows×columns outputs saves: its input, or eager PyTorch's intermediate tensors."""
+    """Return the bytes that the activation of rows×columns outputs saves: its input (0 for fused ReLU, which reads its output),
+    or eager PyTorch's intermediate tensors."""
     name = shard.model.activation
     fused = {"swiglu": 2.0, "geglu": 2.0, "relu": 0.0}.get(name, 1.0)
     return (SAVED[name] if shard.eager else fused) * (1.0 if shard.narrow_activations else shard.size) * rows * columns

@@ -207,7 +207,10 @@ def forwards(shard: ShardedModel, inputs: int, linears: Sequence[int], rows: int
 
 
 def dgrads(shard: ShardedModel, inputs: int, linears: Sequence[int], rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the GEMMs for the gradient of an input that linears of output widths `linears` share, and the sum over them."""
+    """Return the GEMMs for the gradient of an input that linears of output widths `linears` share, and the sum over them.
+
+    rows: default all tokens.
+    """
     rows, n = shard.tokens if rows is None else rows, len(linears)
     each = (kernel for columns in linears for kernel in dgrad(shard, inputs, columns, rows))
     return (*each, *((copy(shard, "sum_gradients", rows, inputs, (n + 1) * shard.size),) if n > 1 else ()))
@@ -224,7 +227,10 @@ def cast_gemm(shard: ShardedModel, op: str, inputs: int, outputs: int, rows: int
 
 
 def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the weight-gradient GEMM, the sum into the main gradients unless the GEMM adds itself, and the bias gradient."""
+    """Return the weight-gradient GEMM, the sum into the main gradients unless the GEMM adds itself, and the gradient of the bias.
+
+    rows: default all tokens.
+    """
     rows = shard.tokens if rows is None else rows
     main = 0.0 if shard.accumulates_separately or not shard.adds_gradients else shard.gradient
     shape = (outputs, inputs, rows)

@@ -150,7 +150,7 @@ def convolution_part(shard: ShardedModel, taps: int) -> tuple[Operator, ...]:
 
 
 def chunk_count(shard: ShardedModel, chunk: int) -> int:
-    """Return the number of chunks of one microbatch; the last one of a sequence may be short."""
+    """Return the number of chunks of `chunk` tokens of one microbatch; the last chunk of a sequence may be short."""
     return shard.training.micro_batch * -(-shard.context // chunk)
 
 
@@ -165,8 +165,8 @@ def scan_gemms(shard: ShardedModel, scan: Scan, backward: bool = False) -> tuple
 def gated_norm(shard: ShardedModel, columns: int, width: int, replicated: int) -> Operator:
     """Return the norm of a scan's output over `width` values, times an activated gate, in one kernel. It saves its input.
 
-    `replicated`: number of weights if heads share them, so that every tp rank has them; 0: one per column. Source: mamba_ssm,
-    ops/triton/layernorm_gated.py, and fla, modules/fused_norm_gate.py.
+    columns: values per token on this rank. `replicated`: number of weights if heads share them, so that every tp rank has them;
+    0: one per column. Source: mamba_ssm, ops/triton/layernorm_gated.py, and fla, modules/fused_norm_gate.py.
     """
     z, rows = shard.size, shard.tokens * columns // width
     (*forward, last), (first, *backward) = norm_kernels(shard, rows, width)

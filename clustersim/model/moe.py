@@ -56,7 +56,10 @@ def routed(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def router(shard: ShardedModel) -> Operator:
-    """Return linear over experts, softmax and top-k, replicated on every tp rank. They save their input and fp32 scores."""
+    """Return the linear over experts, softmax and top-k, replicated on every tp rank, as one operator.
+
+    It saves its input and fp32 scores.
+    """
     shard = shard.in_activation_type
     n, hidden = shard.model.experts or 1, shard.model.hidden
     weights = shard.replicated(n * hidden)
@@ -75,7 +78,8 @@ def router(shard: ShardedModel) -> Operator:
 
 
 def permute(shard: ShardedModel) -> Operator:
-    """Return the copy of each token to its topk experts. Its backward pass sums the topk gradients and adds the router's."""
+    """Return the copy of each token to its topk experts, if the rank has a part of all experts. Its backward pass sums the topk
+    gradients and adds the router's."""
     k, hidden, z = shard.rows_per_token, shard.model.hidden, shard.size
     shape = (shard.tokens, hidden)
     gather = shard.exchange("all_gather", *shape) if shard.sequence_parallel else ()
@@ -218,7 +222,7 @@ def unexchanged_shared(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def unpermute(shard: ShardedModel) -> Operator:
-    """Return the weighted sum of the topk expert outputs and the tp reduction."""
+    """Return the weighted sum of the topk expert outputs and the tp reduction, if the rank has a part of all experts."""
     k, hidden, z = shard.rows_per_token, shard.model.hidden, shard.size
     shape = (shard.tokens, hidden)
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *shape)
@@ -293,7 +297,8 @@ def weigh_inputs(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel,
 
 
 def pad_rows(shard: ShardedModel) -> tuple[Kernel, ...]:
-    """Return the copy of rows to padded places, where each expert's rows begin at a multiple that GEMMs need, or back; else ().
+    """Return the copy of rows to padded places, where each expert's rows begin at a multiple that GEMMs need, or back; () if none
+    pads.
 
     torchtitan, models/common/moe.py, indices_padding_wrapper; with experts on several ranks, one kernel also sorts.
     """
@@ -305,7 +310,7 @@ def pad_rows(shard: ShardedModel) -> tuple[Kernel, ...]:
 def saved_output_bytes(shard: ShardedModel, tokens: int) -> float:
     """Return the bytes of the experts' outputs for `tokens` tokens that are saved for weighting; 0 if the activation weighs.
 
-    Megatron applies them there since 2025 (core/transformer/moe/experts.py, weighted_bias_swiglu_impl).
+    Megatron's activation applies the weights since 2025 (core/transformer/moe/experts.py, weighted_bias_swiglu_impl).
     """
     return shard.size * shard.rows_per_token * tokens * shard.model.hidden if shard.eager or shard.weighs_rows else 0.0
 

@@ -199,7 +199,8 @@ def adapted_linears(kind: Model) -> Iterator[tuple[str, int, list[tuple[str, int
 
 
 def adapter_targets(kind: Model) -> Iterator[str]:
-    """Yield the names of the adapter targets that a block has."""
+    """Yield the adapter targets of a block: the name of each linear and, if it has several parts, of each part (see
+    `TARGETS`)."""
     for name, _, parts in adapted_linears(kind):
         joint_target, part_targets = TARGETS[name]
         yield from (joint_target, *(part_targets if len(parts) > 1 else ()))

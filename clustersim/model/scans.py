@@ -106,7 +106,7 @@ def convolution_channels(kind: Model) -> int:
 
 
 def small_parameters(kind: Model) -> int:
-    """Return the parameters of a block's scan outside linears: convolution, decays, biases of steps and its norm.
+    """Return the number of parameters of a block's scan outside linears: convolution, decays, biases of steps and its norm.
 
     Mamba-2's convolution has biases, and each head a decay, a bias of its step and a skip; its norm is as wide as its heads. A
     delta net has a decay and a bias of the step for each head, of the step for each channel with gates by channel.
@@ -121,7 +121,7 @@ def small_parameters(kind: Model) -> int:
 
 
 def scan_linears(kind: Model) -> dict[str, int]:
-    """Return {name: weights} of the linears of a block's scan or short convolution; {} if it has neither.
+    """Return {name: number of weights} of the linears of a block's scan or short convolution; {} if it has neither.
 
     Mamba-2: gate, values, B, C and steps together. Delta net: queries, keys, values, one step per head, decays and output gate,
     the last two through narrow linears if gates are by channel. Short convolution: two gates and values.

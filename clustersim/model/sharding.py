@@ -97,7 +97,7 @@ class ShardedModel:
 
     @cached_property
     def by_document(self) -> ShardedModel:
-        """Shapes of attention over cp ranks with packed documents as sequences.
+        """Shapes of attention over cp ranks with packed documents as sequences; unchanged without packing.
 
         Documents that are cut over the ranks are padded to a multiple of 2·cp (Transformer Engine: context_parallel.py,
         pad_thd_sequences_for_cp, and thd_get_partitioned_indices, which gives each rank two of 2·cp chunks).
@@ -147,7 +147,7 @@ class ShardedModel:
 
     @cached_property
     def shared_ffn(self) -> int:
-        """Width of this rank's part of all shared experts, as one MLP."""
+        """Width of this rank's part of all shared experts, as one MLP; 0 without them."""
         return (self.model.shared_ffn or width(self.model)) // self.tp * self.model.shared_experts
 
     @cached_property
@@ -157,7 +157,7 @@ class ShardedModel:
 
     @cached_property
     def experts(self) -> int:
-        """Number of experts of which this rank holds a slice."""
+        """Number of experts of which this rank holds a slice or all."""
         return (self.model.experts or 1) // self.ep
 
     @cached_property
@@ -250,7 +250,7 @@ class ShardedModel:
 
     @cached_property
     def norm_kernels(self) -> str:
-        """Implementation of norms: `fused`, `torch` or `eager`."""
+        """Implementation of norms: `fused`, `torch`, `upcast` or `eager` (described in norm.py)."""
         return self.training.norm_kernels or self.training.kernels
 
     @cached_property
@@ -289,7 +289,8 @@ class ShardedModel:
 
     @property
     def overlap(self) -> str:
-        """Overlap of tp collectives and GEMMs: `none`, `bulk`, `ring` or `async`; the last two need sequence parallelism."""
+        """Overlap of tp collectives and GEMMs: `none`, `bulk`, `ring`, `async`. Without sequence parallelism ring is bulk, async
+        none."""
         chosen = self.parallelism.overlap.tp
         unchunked = {"ring": "bulk", "async": "none"}.get(chosen, chosen)
         return "none" if self.tp == 1 else chosen if self.sequence_parallel else unchunked

@@ -1,7 +1,8 @@
-"""Multi-token prediction: operators that join the last block's output and the next token's vector as input of one more block.
+"""Layers of a transformer: embedding, blocks, head, and multi-token prediction.
 
-As in DeepSeek-V3 (arXiv 2412.19437, section 2.2) and Megatron (core/transformer/multi_token_prediction.py): a norm of each, a
-linear from both concatenated to one, a block of the model's last kind, a norm, and the shared head.
+Multi-token prediction joins the last block's output and the next token's vector as input of one more block, as in DeepSeek-V3
+(arXiv 2412.19437, section 2.2) and Megatron (core/transformer/multi_token_prediction.py): a norm of each, a linear from both
+concatenated to one, a block of the model's last kind, a norm, and the shared head.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ LOOKUP = f"mtp_{TABLE}"
 
 
 def prediction_part(shard: ShardedModel, separate_table: bool) -> tuple[Operator, ...]:
-    """Return the operators before the block. separate_table: whether this stage stores a table for the tokens' vectors."""
+    """Return the operators that join the inputs of the block of multi-token prediction.
+
+    separate_table: whether this stage stores a table for the tokens' vectors.
+    """
     lookup = table(shard)._replace(name=LOOKUP)
     return (
         lookup if separate_table else lookup._replace(parameters=0),
@@ -39,7 +43,8 @@ def prediction_part(shard: ShardedModel, separate_table: bool) -> tuple[Operator
 
 
 def join(shard: ShardedModel) -> Operator:
-    """Return the copy that concatenates both vectors; backward, the gradient of the main path is added to its half."""
+    """Return the copy that concatenates a block's output and a token's vector; backward, the gradient of the main path is added
+    to its half."""
     shape, traffic = (shard.local, 2 * shard.model.hidden), 2 * shard.size
     backward = (copy(shard, "split", *shape, traffic), add(shard, shard.local, shard.model.hidden))
     return Operator("mtp_concatenate", (copy(shard, "concatenate", *shape, traffic),), backward)

@@ -57,7 +57,7 @@ def group(name: str) -> tuple[int, ...]:
 
 
 def misfit(name: str, stages: int, microbatches: int, chunks: int = 1) -> str | None:
-    """Return a sentence on why a built-in schedule does not support these sizes, unbuilt; None if it does, or for a plugin."""
+    """Return a sentence on why a built-in schedule does not support these sizes, else None; always None for a plugin."""
     sizes = _module_function(name, "sizes")
     try:
         if sizes:
@@ -136,7 +136,7 @@ def _check_row(row: tuple[Action, ...], rank: int, pipeline: Pipeline, microbatc
 
 
 def _required_passes(stages: Iterable[int], pipeline: Pipeline, microbatches: int) -> Iterator[tuple[int, int]]:
-    """Yield (stage, microbatch) of all forward passes of a rank with the stages `stages`."""
+    """Yield each (stage, microbatch) that a rank with these stages must run: every microbatch of a stage's copy of the model."""
     for stage in stages:
         yield from ((stage, i) for i in range(stage // pipeline.stages, microbatches, pipeline.copies))
 

@@ -74,7 +74,10 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 
 
 def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -> dict[str, Any]:
-    """Return the figures of `schedule_text` as data, times in units of a forward pass. Raises InputError for bad sizes."""
+    """Return what `schedule_text` shows as data: {`makespan_units`: …, `in_flight_by_rank`: [peak microbatches], …}.
+
+    Times are in units of a forward pass. Raise InputError for unsupported sizes.
+    """
     schedule = load(name, stages, microbatches, chunks)
     layout = pipeline(name, stages, chunks)
     makespan, work = _units(schedule, layout)
