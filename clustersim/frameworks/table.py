@@ -126,7 +126,7 @@ class KeptTensors(Spec):
     recast_weights: Flag = Flag()
     """With a `training.precision` below 16 bits, weights are cast in each pass; otherwise once per step."""
     wide_gradients: Flag = Flag()
-    """With a `training.precision` below 16 bits, weight gradients of experts are made in fp32, cast and added by kernels."""
+    """With a `training.precision` below 16 bits, weight gradients of experts are computed in fp32, cast and added by kernels."""
     ring: RingKind = RingKind()
     """Attention of context-parallel ranks with `cp_type: p2p`."""
     redistributes: Flag = Flag()
@@ -198,7 +198,7 @@ class Framework(Spec):
     host: HostTimes | None = None
     """Host times; None if not measured."""
     memory: KeptTensors | None = None
-    """Memory besides the model; None if unknown."""
+    """Tensors in addition to the model's; None if unknown."""
     nccl: dict[str, Default] = Field(default_factory=dict)
     """Settings of the communication library in its own scripts with a pipeline, by key of a topology's `nccl`."""
     recipes: Annotated[tuple[JobRecipe, ...], Field(strict=False)] = ()

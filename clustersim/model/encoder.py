@@ -19,7 +19,7 @@ from clustersim.model.operator import Operator
 from clustersim.model.sharding import ShardedModel
 
 CROSS = "cross_attention"
-"""Name of the cross-attention operator, which selective recomputation reruns."""
+"""Name of the cross-attention operator, which selective recomputation repeats."""
 LOOKUP = f"decoder_{TABLE}"
 """Name of the operator that looks up the decoder's tokens."""
 

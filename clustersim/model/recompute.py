@@ -1,11 +1,11 @@
-"""Recomputation: parts of blocks that run again before their backward pass, so that their activations are not saved.
+"""Recomputation: parts of blocks that repeat their forward pass before their backward pass instead of saving activations.
 
 The terms are Megatron's (core/transformer/transformer_config.py): granularity `full` with method `uniform` or `block` and a
-number of layers, or granularity `selective` with modules. A module saves its input and reruns its forward pass. For `layernorm`,
+number of layers, or granularity `selective` with modules. A module saves its input and repeats its forward pass. For `layernorm`,
 `moe_act` and `mla_up_proj`, the output, which is the next operator's input, is dropped and recomputed (Megatron's
 output-discarding checkpoints).
 
-JAX and PyTorch rerun whole blocks except for outputs that a policy saves, by MaxText's names (layers/decoders.py).
+JAX and PyTorch repeat whole blocks except for outputs that a policy saves, by MaxText's names (layers/decoders.py).
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Marker:
     def _recomputed_steps(self, op: Operator) -> Iterator[OperatorStep]:
         """Yield the recomputed steps of an operator: GEMMs of the columns that are not saved.
 
-        If all are saved, only the casts and gathers of its input that backward passes read, unless those gather again.
+        If all are saved, only the casts and gathers of its input that backward passes read, unless these repeat the gather.
         """
         columns = sum(part.columns for part in op.outputs)
         saves = self._saved_names(op)

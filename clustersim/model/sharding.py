@@ -297,7 +297,7 @@ class ShardedModel:
 
     @property
     def keeps_gathered(self) -> bool:
-        """Whether the gathered input of a column-parallel linear is saved; otherwise its shard is saved and gathered again."""
+        """Whether the gathered input of a column-parallel linear is saved; otherwise its shard, which is gathered twice."""
         return self.sequence_parallel and (self.parallelism.keep_gathered or self.overlap == "async")
 
     def expert_exchange(self, op: CollectiveOp) -> tuple[Collective, ...]:
@@ -394,7 +394,7 @@ def zipf_shares(n: int, imbalance: float) -> tuple[float, ...]:
     if not 1 <= imbalance <= n:
         raise InputError(
             f"an imbalance of {imbalance:g} is not possible over {n} GPUs; it is the rows of the busiest over the mean, "
-            f"from 1 (all alike) to {n} (one gets all)"
+            f"from 1 (all equal) to {n} (one gets all)"
         )
     if imbalance == n:
         return (1.0, *(0.0,) * (n - 1))

@@ -65,4 +65,4 @@ def actions(stages: Iterable[int], letter: Letter, microbatches: Iterable[int]) 
 def one_chunk(schedule: str, chunks: int) -> None:
     """Raise InputError unless `chunks` is 1. schedule: name for the message."""
     if chunks != 1:
-        raise InputError(f"{schedule} has one model chunk a rank, not {chunks}; set vpp to 1 or use interleaved")
+        raise InputError(f"{schedule} has one model chunk per rank, not {chunks}; set vpp to 1 or use interleaved")

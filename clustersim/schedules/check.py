@@ -110,7 +110,7 @@ def check(schedule: Schedule, pipeline: Pipeline, microbatches: int) -> None:
     """
     if len(schedule) != pipeline.ranks:
         raise SimulationError(
-            f"the schedule has {len(schedule)} rows for {pipeline.ranks} pipeline ranks; write one row a rank"
+            f"the schedule has {len(schedule)} rows for {pipeline.ranks} pipeline ranks; write one row per rank"
         )
     for rank, row in enumerate(schedule):
         _check_row(row, rank, pipeline, microbatches)

@@ -35,7 +35,7 @@ Timetable = dict[int, Action]
 def two_chunks(schedule: str, chunks: int) -> None:
     """Raise InputError unless `chunks` is 2. schedule: name for the message."""
     if chunks != 2:
-        raise InputError(f"{schedule} has 2 model chunks a rank, not {chunks}; set vpp to 2")
+        raise InputError(f"{schedule} has 2 model chunks per rank, not {chunks}; set vpp to 2")
 
 
 def pipeline(stages: int, chunks: int = 2) -> Pipeline:

@@ -240,7 +240,7 @@ REFUSED = {
     "all_reduce -b 0": f"'0' is {NO_SIZE}",
     "all_reduce -f 1.01": "sizes are too many; use a larger --factor",
     "dispatch --imbalance 9": (
-        "an imbalance of 9 is not possible over 8 GPUs; it is the rows of the busiest over the mean, from 1 (all alike) "
+        "an imbalance of 9 is not possible over 8 GPUs; it is the rows of the busiest over the mean, from 1 (all equal) "
         "to 8 (one gets all)"
     ),
     "all_reduce --ranks 7-3": "GPUs 7-3 run backwards; write the smaller number first",

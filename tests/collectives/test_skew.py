@@ -60,7 +60,7 @@ def test_an_imbalance_that_cannot_be(imbalance):
         zipf_shares(8, imbalance)
     assert str(caught.value) == (
         f"an imbalance of {imbalance:g} is not possible over 8 GPUs; it is the rows of the busiest over the mean, "
-        "from 1 (all alike) to 8 (one gets all)"
+        "from 1 (all equal) to 8 (one gets all)"
     )
 
 

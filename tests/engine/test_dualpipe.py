@@ -118,8 +118,8 @@ def test_the_turn_of_a_v_sends_nothing():
             {"zero": 3, "parallelism__fsdp__no_sync": False},
             "parallelism.fsdp.no_sync: false reduces gradients for each pass, which dualpipe runs two by two; write true",
         ),
-        ({"training__global_batch": 12}, "2 or more a stage, not 6 on 4; use 8"),
-        ({"parallelism__vpp": 2, "model__layers": 8}, "one model chunk a rank"),
+        ({"training__global_batch": 12}, "2 or more per stage, not 6 on 4; use 8"),
+        ({"parallelism__vpp": 2, "model__layers": 8}, "one model chunk per rank"),
     ],
 )
 def test_what_it_cannot_do_is_said(change, said):

@@ -35,7 +35,7 @@ def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
     if microbatches % 2 or microbatches < 2 * stages:
         least = max(microbatches + microbatches % 2, 2 * stages)
         raise InputError(
-            f"dualpipe needs an even number of microbatches, 2 or more a stage, not {microbatches} on {stages}; use {least}"
+            f"dualpipe needs an even number of microbatches, 2 or more per stage, not {microbatches} on {stages}; use {least}"
         )
 
 

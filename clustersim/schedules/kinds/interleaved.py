@@ -19,7 +19,7 @@ def build(stages: int, microbatches: int, chunks: int = 2, group: int | None = N
     section 2.2.2). Raises InputError for one chunk, or as `sizes`.
     """
     if chunks < 2:
-        raise InputError("interleaved needs 2 or more model chunks a rank; set vpp to 2 or more, or use 1f1b")
+        raise InputError("interleaved needs 2 or more model chunks per rank; set vpp to 2 or more, or use 1f1b")
     sizes(stages, microbatches, chunks, group)
     return tuple(_row(rank, stages, microbatches, chunks, group or stages) for rank in range(stages))
 
