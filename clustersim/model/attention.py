@@ -135,8 +135,8 @@ def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operat
 
 
 def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
-    """Return the fused core. It saves only its statistics, 4 bytes per query and head (the next linear saves its output). The
-    arguments are those of `core`."""
+    """Return the fused core. It saves only its statistics, 4 bytes per query and head (the next linear saves its output). With
+    context parallelism it also saves `context_saved_bytes`. The arguments are those of `core`."""
     saved = 4.0 * shard.heads * shard.tokens
     kv_heads = shard.heads if "repeated" in shard.ring else kv_heads
     heads = Core(shard.heads, kv_heads, dim, value_dim)

@@ -75,7 +75,7 @@ def pipeline(name: str, stages: int, chunks: int = 1) -> Pipeline:
 
 
 def peak_microbatches(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
-    """Return the smallest number of microbatches at which every rank reaches its peak memory, at most `microbatches`.
+    """Return a number of microbatches, at most `microbatches`, at which every rank reaches its peak memory.
 
     Return `microbatches` for a schedule whose module does not define `peak_microbatches`, such as a plugin's.
     """

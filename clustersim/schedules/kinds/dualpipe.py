@@ -45,7 +45,7 @@ def pipeline(stages: int, chunks: int = 1) -> Pipeline:
 
 
 def peak_microbatches(stages: int, chunks: int = 1) -> int:
-    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
+    """Return a number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 2 * stages + 2
 
 

@@ -48,7 +48,7 @@ def sizes(stages: int, microbatches: int, chunks: int = 2, group: int | None = N
 
 
 def peak_microbatches(stages: int, chunks: int = 2, group: int | None = None) -> int:
-    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
+    """Return a number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 3 * (group or stages)
 
 

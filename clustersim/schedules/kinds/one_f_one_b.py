@@ -18,7 +18,7 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def peak_microbatches(stages: int, chunks: int = 1) -> int:
-    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
+    """Return a number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return stages + 1
 
 

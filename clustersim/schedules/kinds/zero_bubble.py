@@ -31,5 +31,5 @@ def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
 
 
 def peak_microbatches(stages: int, chunks: int = 1) -> int:
-    """Return the smallest number of microbatches at which every rank reaches its peak memory; more do not raise it."""
+    """Return a number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 3 * stages if chunks > 1 else stages + 1
