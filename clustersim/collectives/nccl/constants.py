@@ -19,27 +19,40 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 _OLDER = {"pascal": "volta", "turing": "volta", "ada": "ampere", "blackwell-ultra": "blackwell"}
 PerProtocol = tuple[float, float, float]
+"""Values for LL, LL128 and Simple."""
 Latencies = Mapping[str, PerProtocol]
+"""{algorithm: latencies in us}"""
 Table = tuple[PerProtocol, PerProtocol, PerProtocol, PerProtocol]
+"""GB/s by architecture (Volta, Ampere, Hopper, Blackwell) and number of nodes (1, 2, more)."""
 
 
 class Constants(NamedTuple):
     """Tuner constants of one release: latencies in us by algorithm for LL, LL128 and Simple; bandwidths in GB/s."""
 
     base: Latencies
+    """Time of a kernel without hops."""
     nvlink: Latencies
+    """Time of a hop inside a node over NVLink."""
     pci: Latencies
+    """Time of a hop inside a node over PCIe."""
     net: Latencies
+    """Time of a hop between nodes."""
     ll_max: Table
+    """Largest bus bandwidth of LL. Over several nodes row 1 is for AMD CPUs and row 0 for others."""
     ring_ll128: Table
+    """Largest bus bandwidth of a ring's channel with LL128."""
     tree_ll128: Table
+    """Largest bus bandwidth of a tree's channel with LL128."""
     tree: Table
+    """Largest bus bandwidth of a tree's channel with any protocol."""
     nvls_tree: Table | None
+    """Largest bandwidth of NVLSTree per channel. None: no limit."""
     nvls: tuple[float, float, float, float] | None
     """Efficiency of NVLS by architecture. None: the release uses 5/6 of the bus instead."""
     ll: tuple[float, float]
     """Share of the ring's bus bandwidth that LL gets: (all_reduce and between nodes, other operations on one node)."""
     ring_ll128_single: float
+    """Share of the ring's bus bandwidth that LL128 gets if nodes have one GPU each."""
     inter_steps: int
     """Correction of the hops of an all_reduce ring: over n nodes, 2(n - inter_steps) hops are between nodes."""
     single_tree: bool
@@ -153,6 +166,6 @@ def constants(version: str) -> Constants:
 
 
 def architecture(name: str) -> int:
-    """Return the row of a GPU architecture in the tables: 0 Volta and older, 1 Ampere, 2 Hopper, 3 Blackwell."""
-    found = _OLDER.get(name, name)
-    return ARCHITECTURES.index(found) if found in ARCHITECTURES else 0
+    """Return the row of a GPU architecture in the tables: 0 Volta and older, or unknown; 1 Ampere, 2 Hopper, 3 Blackwell."""
+    generation = _OLDER.get(name, name)
+    return ARCHITECTURES.index(generation) if generation in ARCHITECTURES else 0

@@ -18,9 +18,11 @@ from clustersim.config.evidence import Declared
 from clustersim.topology.model import NodeFacts
 
 HEADS = 32  # NCCL_MAX_NVLS_ARITY
+"""Largest number of heads of NVLS, GPUs of a node that each reduce a part."""
 HEADS_BETWEEN: Annotated[int, Declared(chosen_on="their bus bandwidths")] = 8
 """Heads of rings between racks, read off published runs of several racks of GB200 (CoreWeave, OCI), not NCCL's source."""
-MOST_CHANNELS = 32  # MAXCHANNELS / 2: those of the search are launched twice
+MOST_CHANNELS = 32  # MAXCHANNELS / 2, because two thread blocks are launched for each channel of the search
+"""Largest number of channels that the search finds."""
 _INTRA: Annotated[Mapping[str, tuple[float, ...]], Declared("GB/s")] = {
     "old": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
     "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
@@ -48,47 +50,47 @@ class ChannelGraph(NamedTuple):
     inter: float
     """Bytes/s of a channel between nodes."""
     launched: int
-    """Number of thread blocks that the kernel launches."""
+    """Number of thread blocks that the kernel launches; 0 until it is known."""
 
 
 @lru_cache(maxsize=1024)
 def ring(shape: CommunicatorShape, node: NodeFacts) -> ChannelGraph:
-    """Return the channels of rings, and of CollNet chains, on a communicator."""
+    """Return the channels of rings on a communicator, which PAT and CollNet use too."""
     if shape.nodes == 1:
         return _inside(node)
-    found = max((_between(shape, node, each) for each in range(1, _channels_of_nic(node) + 1)), key=_carried)
-    return found._replace(launched=_launched(found, node))
+    best = max((_between(shape, node, per_nic) for per_nic in range(1, _channels_of_nic(node) + 1)), key=_carried)
+    return best._replace(launched=_launched(best, node))
 
 
-def _launched(found: ChannelGraph, node: NodeFacts) -> int:
+def _launched(channel_graph: ChannelGraph, node: NodeFacts) -> int:
     """Return the number of thread blocks for rings over several nodes: two per channel, or four where channels are few and fast.
 
     Source: ncclTopoDupChannels in src/graph/search.cc, whose copies have half the speed each, and src/graph/connect.cc.
     """
-    channels, speed, hopper = found.channels, found.inter, architecture(node.architecture) >= 2
+    channels, speed, hopper = channel_graph.channels, channel_graph.inter, architecture(node.architecture) >= 2
     if speed >= 25 * GB and not (hopper and speed < 50 * GB and channels > 4):
         channels, speed = min(2 * channels, MOST_CHANNELS), speed / 2
-    again = hopper and speed > 45 * GB and 2 * channels < 16
-    return min(2 * channels * (2 if again else 1), 2 * MOST_CHANNELS)
+    doubled_twice = hopper and speed > 45 * GB and 2 * channels < 16
+    return min(2 * channels * (2 if doubled_twice else 1), 2 * MOST_CHANNELS)
 
 
-def _between(shape: CommunicatorShape, node: NodeFacts, each: int) -> ChannelGraph:
-    """Return the rings over several nodes if `each` channels go through each NIC."""
+def _between(shape: CommunicatorShape, node: NodeFacts, per_nic: int) -> ChannelGraph:
+    """Return the rings over several nodes if `per_nic` channels go through each NIC, without `launched`."""
     # A ring leaves a node by one NIC and enters by another, so the links inside carry all hops of the ring but one.
-    channels = min(shape.nics * each, MOST_CHANNELS)
-    room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
-    speed = _fastest(_INTER, node, min(node.nic / each, room) if shape.per_node > 1 else node.nic / each)
+    channels = min(shape.nics * per_nic, MOST_CHANNELS)
+    links_rate = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
+    speed = _fastest(_INTER, node, min(node.nic / per_nic, links_rate) if shape.per_node > 1 else node.nic / per_nic)
     return ChannelGraph(channels, speed, speed, 0)
 
 
 def _channels_of_nic(node: NodeFacts) -> int:
-    """Return the number of channels of the fastest speed that share a NIC (ncclTopoSearchRecNet, src/graph/search.cc)."""
+    """Return the largest number of channels that the search lets share a NIC (ncclTopoSearchRecNet, src/graph/search.cc)."""
     return max(1, min(int(node.nic / _speeds(_INTER, node)[0] * _SLACK), MOST_CHANNELS))
 
 
-def _carried(found: ChannelGraph) -> float:
+def _carried(channel_graph: ChannelGraph) -> float:
     """Return the bytes/s between nodes, summed over all channels."""
-    return found.channels * found.inter
+    return channel_graph.channels * channel_graph.inter
 
 
 @lru_cache(maxsize=1024)
@@ -99,52 +101,52 @@ def tree(shape: CommunicatorShape, node: NodeFacts) -> ChannelGraph:
     the tuner uses the speed inside for two nodes (the second pass of ncclTopoCompute, src/graph/search.cc). CollNet gets the
     same in NCCL but not here: ABCI's table of SHARP on two nodes has 56 GB/s, where 96 would follow.
     """
-    found = ring(shape, node)
+    channel_graph = ring(shape, node)
     if shape.nodes == 1:
-        return found
-    room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / found.channels * _SLACK
-    faster = [speed for speed in reversed(_speeds(_INTER, node)) if found.inter < speed]
+        return channel_graph
+    links_rate = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channel_graph.channels * _SLACK
+    faster = [speed for speed in reversed(_speeds(_INTER, node)) if channel_graph.inter < speed]
     for speed in faster:
-        if found.intra >= 2 * found.inter or (shape.per_node > 1 and speed > room):
+        if channel_graph.intra >= 2 * channel_graph.inter or (shape.per_node > 1 and speed > links_rate):
             break
-        found = found._replace(intra=speed)
-    return found
+        channel_graph = channel_graph._replace(intra=speed)
+    return channel_graph
 
 
 @lru_cache(maxsize=1024)
 def nvls(shape: CommunicatorShape, node: NodeFacts) -> ChannelGraph:
     """Return the channels of NVLS, one per head, at a speed such that a GPU's links carry the bytes of heads + 1 channels."""
     heads = min(shape.per_node, HEADS) if shape.nodes == 1 else min(shape.nics, HEADS_BETWEEN)
-    part = min(node.nvlink / FULL[architecture(node.architecture)], 1.0)  # H800: 215 of 480 GB/s on 8 of 18 links
-    speed = _fastest(_INTRA, node, node.nvlink / part / (heads + 1)) * part
+    links_share = min(node.nvlink / FULL[architecture(node.architecture)], 1.0)  # H800: 215 of 480 GB/s, 8 of 18 links
+    speed = _fastest(_INTRA, node, node.nvlink / links_share / (heads + 1)) * links_share
     inter = _fastest(_INTER, node, node.nic) if shape.nodes > 1 else speed
     return ChannelGraph(heads, speed, inter, max(16, heads))
 
 
 def inside_rate(node: NodeFacts) -> float:
-    """Return the bytes/s at which a GPU sends to its neighbours in the node."""
+    """Return the bytes/s at which a GPU sends inside its node: the rate of NVLink, or of PCIe without NVLink."""
     return node.nvlink or node.pcie
 
 
 def _inside(node: NodeFacts) -> ChannelGraph:
     """Return the channels of a ring inside a node, as NCCL's search finds them: most bandwidth first."""
-    links = inside_rate(node)
+    links_rate = inside_rate(node)
     best = (0.0, 0, 0.0)
     for speed in _speeds(_INTRA, node):
-        channels = min(int(links / speed * _SLACK), MOST_CHANNELS)
-        best = max(best, (channels * speed, channels, speed), key=lambda found: found[0])
-    total, channels, speed = best if best[1] else (links, 1, links)
+        channels = min(int(links_rate / speed * _SLACK), MOST_CHANNELS)
+        best = max(best, (channels * speed, channels, speed), key=lambda candidate: candidate[0])
+    total, channels, speed = best if best[1] else (links_rate, 1, links_rate)
     if speed >= 25 * GB and not (architecture(node.architecture) >= 2 and speed < 50 * GB and channels > 4):
         channels, speed = min(2 * channels, MOST_CHANNELS), total / min(2 * channels, MOST_CHANNELS)
     return ChannelGraph(channels, speed, speed, min(2 * channels, 2 * MOST_CHANNELS))
 
 
-def _fastest(table: Mapping[str, tuple[float, ...]], node: NodeFacts, most: float) -> float:
-    """Return the fastest speed of the list up to `most` bytes/s, or `most` itself if it is below all of them."""
-    return next((speed for speed in _speeds(table, node) if speed <= most * _SLACK), most)
+def _fastest(table: Mapping[str, tuple[float, ...]], node: NodeFacts, limit: float) -> float:
+    """Return the fastest of the GPU generation's channel speeds up to `limit` bytes/s, or `limit` if all are faster."""
+    return next((speed for speed in _speeds(table, node) if speed <= limit * _SLACK), limit)
 
 
 def _speeds(table: Mapping[str, tuple[float, ...]], node: NodeFacts) -> tuple[float, ...]:
-    """Return the channel speeds that NCCL's search tries on a GPU generation, in bytes/s."""
-    kind = ("old", "old", "hopper", "blackwell")[architecture(node.architecture)]
-    return tuple(speed * GB for speed in table[kind])
+    """Return the channel speeds that NCCL's search tries on the node's GPU generation, in bytes/s, the largest first."""
+    generation = ("old", "old", "hopper", "blackwell")[architecture(node.architecture)]
+    return tuple(speed * GB for speed in table[generation])

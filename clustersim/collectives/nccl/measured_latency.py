@@ -48,6 +48,7 @@ _SHRINK = ((32, 256), (16, 128), (4, 64), (1, 32))
 """Rules that limit the chunk size of small messages, applied in order: (multiple of the bytes in flight below which the rule
 applies, largest chunk in KiB)."""
 _NEARLY = 0.99
+"""Share of a NIC's nominal rate from which it counts as that rate in `_tuned`."""
 
 
 class MeasuredConstants(NamedTuple):
@@ -107,7 +108,7 @@ def measured_constants(node: NodeFacts) -> MeasuredConstants:
 
 @cache
 def measured(constants: MeasuredConstants) -> Constants:
-    """Return the newest release's tuner constants with the measured kernel and hop times instead of its own."""
+    """Return the tuner constants of the newest release, with the measured kernel and hop times of `constants`."""
     base = {**V2_30.base, "ring": constants.base, "tree": constants.base}
     switch = (0.0, 0.0, constants.nvls)
     inside = {**V2_30.nvlink, "ring": constants.hop, "tree": constants.hop, "nvls": switch, "nvls_tree": switch}
@@ -118,27 +119,30 @@ def measured(constants: MeasuredConstants) -> Constants:
 def measured_timing(
     op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, protocol: str, size: float
 ) -> tuple[float, float]:
-    """Return (latency in seconds, bytes/s) of a collective of `size` bytes by an algorithm and a protocol (LL, LL128, Simple)."""
+    """Return (latency in seconds without launch, bytes/s of the collective's size) by an algorithm and a protocol's name."""
     delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol), size if op in ROOTED else 0.0)
-    known = measured_constants(node)
+    constants = measured_constants(node)
     if algorithm == "nvls":
-        delay += known.fill * min(size, known.bytes_in_flight * nvls(shape, node).channels / 8) / rate
+        delay += constants.fill * min(size, constants.bytes_in_flight * nvls(shape, node).channels / 8) / rate
     if algorithm == "tree":
         rate *= tree_correction(PROTOCOLS.index(protocol), size)
     if algorithm == "nvls_tree":
         loop = tree_bytes_in_flight(size, shape, node)
-        delay += (known.fill + shape.nodes.bit_length() - 1) * loop / rate + late_loops(size / loop, shape, node)
+        delay += (constants.fill + shape.nodes.bit_length() - 1) * loop / rate + late_loops(size / loop, shape, node)
     return delay, rate
 
 
 @lru_cache(maxsize=4096)
 def _kernel(
-    op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, p: int, rooted: float
+    op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, p: int, chain_bytes: float
 ) -> tuple[float, float]:
-    """Return (seconds of latency, bytes/s) of a kernel by an algorithm and protocol number. rooted: bytes of a chain, else 0."""
+    """Return (latency in seconds, bytes/s of the collective's size) before the corrections that depend on the size.
+
+    p: 0 LL, 1 LL128, 2 Simple. chain_bytes: bytes of a broadcast or reduce, 0 for other operations.
+    """
     constants = measured_constants(node)
     case = TuningCase(op, shape, node, measured(constants), max(0.0, node.net_latency - LEAF_LATENCY))
-    delay = chain(case, p, rooted) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
+    delay = chain(case, p, chain_bytes) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
     delay *= node.nccl.slowdown
     delay, rate = delay + detour(case, algorithm) + late_chunks(case, algorithm, p), bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
@@ -150,20 +154,22 @@ def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
     """Return the seconds that the parts of a ring wait for a NIC that is slower than NCCL's figures assume.
 
     A connection between nodes carries all parts but one, two at a time, and each pair waits for the NIC. NCCL's closed form
-    counts one hop per node instead, which is less where nodes are few and GPUs many.
+    counts one hop per node instead, which is less where nodes are few and GPUs many. Return 0 for other algorithms, protocols and
+    operations, and on one node.
     """
     nodes = case.shape.nodes
     if algorithm != "ring" or p != 2 or nodes == 1 or case.op in ROOTED:
         return 0.0
-    times = 2 if case.op == "all_reduce" else 1
-    more = (case.shape.ranks - 1) / CHUNKS_IN_FLIGHT - (nodes - 1)
-    return times * max(0.0, more) * case.late
+    passes = 2 if case.op == "all_reduce" else 1
+    waits = (case.shape.ranks - 1) / CHUNKS_IN_FLIGHT - (nodes - 1)
+    return passes * max(0.0, waits) * case.late
 
 
 def late_loops(loops: float, shape: CommunicatorShape, node: NodeFacts) -> float:
-    """Return the seconds that NVLSTree's `loops` after the first wait for a NIC that is slower than NCCL's figures assume.
+    """Return the seconds that NVLSTree waits for a NIC that is slower than NCCL's figures assume, if it runs `loops` loops.
 
-    They wait only where a node passes on data of another, so not on two nodes (436 GB/s bus bandwidth in AWS's best runs).
+    Loops after the first wait only where a node passes on data of another, so not on two nodes (436 GB/s bus bandwidth in AWS's
+    best runs).
     """
     late = max(0.0, node.net_latency - LEAF_LATENCY) if shape.nodes > 2 else 0.0
     return LATE_LOOPS * max(0.0, loops - 1) * late
@@ -176,24 +182,24 @@ def tree_bytes_in_flight(size: float, shape: CommunicatorShape, node: NodeFacts)
     """
     channels, chunk = _tuned(shape, node)
     parts = channels * nvls(shape, node).channels
-    for times, most in _SHRINK:
-        if size < times * parts * chunk:
-            chunk = min(chunk, most * KIB)
+    for multiple, limit_kib in _SHRINK:
+        if size < multiple * parts * chunk:
+            chunk = min(chunk, limit_kib * KIB)
     return min(size, parts * chunk)
 
 
 def _tuned(shape: CommunicatorShape, node: NodeFacts) -> tuple[int, int]:
-    """Return (channels, largest chunk in bytes) by ncclNvlsChannels and ncclNvlsTreeSm100Tuning (src/transport/nvls.cc)."""
-    nodes, each, nic = shape.nodes, shape.per_node, node.nic / GB
+    """Return NVLSTree's (channels, largest chunk in bytes) (ncclNvlsChannels, ncclNvlsTreeSm100Tuning: src/transport/nvls.cc)."""
+    nodes, per_node, nic = shape.nodes, shape.per_node, node.nic / GB
     if node.tree_chunk is not None:
         return 16, int(node.tree_chunk)
     chunk = 64 if nodes >= 4 else 128
     if architecture(node.architecture) < 3:
         return 16, chunk * KIB
-    joined = node.cpu != "arm"  # a PCIe switch joins GPU and NIC; Grace's own root ports stand between them
+    on_switch = node.cpu != "arm"  # a PCIe switch joins GPU and NIC; Grace's own root ports stand between them
     if nodes == 2 and nic >= 48 * _NEARLY:
-        small = each >= 16 or (each > 4 and joined and nic < 96 * _NEARLY)
-        return 32, (256 if each <= 4 else 64 if small else 128) * KIB
+        small = per_node >= 16 or (per_node > 4 and on_switch and nic < 96 * _NEARLY)
+        return 32, (256 if per_node <= 4 else 64 if small else 128) * KIB
     if nic >= 96 * _NEARLY:
-        return (24, 256 * KIB) if each <= 8 else (32, (128 if each < 32 else 64) * KIB)
-    return (24, (64 if joined else 128) * KIB) if nic >= 48 * _NEARLY else (32, chunk * KIB)
+        return (24, 256 * KIB) if per_node <= 8 else (32, (128 if per_node < 32 else 64) * KIB)
+    return (24, (64 if on_switch else 128) * KIB) if nic >= 48 * _NEARLY else (32, chunk * KIB)

@@ -16,9 +16,11 @@ from clustersim.config.evidence import Declared
 from clustersim.topology.model import NodeFacts
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
+"""NCCL's algorithms."""
 HALVES = ("all_gather", "reduce_scatter")
 ROOTED = ("broadcast", "reduce")
 SIMPLE_ONLY = "has Simple only"
+"""Reason why an algorithm is not available with LL or LL128."""
 SLOT: Annotated[PerProtocol, Declared("bytes")] = (32_768, 576_000, 524_288)
 """Bytes of data in a slot by LL, LL128 and Simple, which holds one chunk of a broadcast or reduce: an eighth of a channel's
 buffer (NVIDIA/nccl, src/include/device.h: NCCL_STEPS; src/init.cc: DEFAULT_BUFFSIZE, DEFAULT_LL128_BUFFSIZE, DEFAULT_LL_BUFFSIZE;
@@ -53,7 +55,7 @@ class TuningCase(NamedTuple):
 
 
 def graph(case: TuningCase, algorithm: str) -> ChannelGraph:
-    """Return the channels of an algorithm and their speed."""
+    """Return the channels of an algorithm and their speed. PAT and CollNet use the channels of rings."""
     if algorithm in ("nvls", "nvls_tree"):
         return nvls(case.shape, case.node)
     return (tree if algorithm == "tree" else ring)(case.shape, case.node)
@@ -61,34 +63,34 @@ def graph(case: TuningCase, algorithm: str) -> ChannelGraph:
 
 def bandwidth(case: TuningCase, algorithm: str, protocol: int) -> float:
     """Return the bytes/s of the collective's size that an algorithm reaches with a protocol (0 LL, 1 LL128, 2 Simple)."""
-    found = graph(case, algorithm)
+    channel_graph = graph(case, algorithm)
     if algorithm == "ring":
         # Bus to algorithm bandwidth: n / (2(n - 1)) for all_reduce (nccl-tests, doc/PERFORMANCE.md)
-        return _ring(case, found, protocol) * case.shape.ranks / case.steps
+        return _ring(case, channel_graph, protocol) * case.shape.ranks / case.steps
     if algorithm == "tree":  # each byte goes up and down, so twice over a link
-        return _tree(case, found, protocol) / 2
+        return _tree(case, channel_graph, protocol) / 2
     if algorithm in ("nvls", "nvls_tree"):
-        return _nvls(case, found, algorithm)
+        return _nvls(case, channel_graph, algorithm)
     if algorithm == "pat":  # tuning.cc: busBw *= .75
-        return 0.75 * found.channels * _speed(case, found)
-    return _collnet(case, found, algorithm)
+        return 0.75 * channel_graph.channels * _speed(case, channel_graph)
+    return _collnet(case, channel_graph, algorithm)
 
 
-def _speed(case: TuningCase, found: ChannelGraph) -> float:
-    """Return the bytes/s of a channel that limits the algorithm: inside nodes up to two nodes, between nodes otherwise."""
-    return found.intra if case.shape.nodes <= 2 else found.inter
+def _speed(case: TuningCase, channel_graph: ChannelGraph) -> float:
+    """Return the bytes/s of one channel that limit the algorithm: inside nodes up to two nodes, between nodes otherwise."""
+    return channel_graph.intra if case.shape.nodes <= 2 else channel_graph.inter
 
 
-def _ring(case: TuningCase, found: ChannelGraph, protocol: int) -> float:
-    """Return the bus bandwidth of a ring in bytes/s."""
-    bus, c = found.channels * _speed(case, found), case.constants
+def _ring(case: TuningCase, channel_graph: ChannelGraph, protocol: int) -> float:
+    """Return the bus bandwidth of a ring in bytes/s. `protocol` is 0 LL, 1 LL128, 2 Simple."""
+    bus, constants = channel_graph.channels * _speed(case, channel_graph), case.constants
     if protocol == 0:  # LL sends 4 bytes of flag with 4 of data; tuning.cc takes 1/4 to 1/3 of the bus
-        part = c.ll[0] if case.shape.nodes > 1 or case.op in ("all_reduce", "reduce") else c.ll[1]
-        return min(_ll_max(case), part * bus)
+        share = constants.ll[0] if case.shape.nodes > 1 or case.op in ("all_reduce", "reduce") else constants.ll[1]
+        return min(_ll_max(case), share * bus)
     if protocol == 1:
         # 120 of 128 bytes are data; tuning.cc takes 0.92, or less if a GPU sends and receives by one NIC
-        part = c.ring_ll128_single if case.shape.per_node < 2 else 0.92
-        return min(part * bus, found.channels * c.ring_ll128[case.arch][case.scale] * GB)
+        share = constants.ring_ll128_single if case.shape.per_node < 2 else 0.92
+        return min(share * bus, channel_graph.channels * constants.ring_ll128[case.arch][case.scale] * GB)
     return bus
 
 
@@ -98,44 +100,45 @@ def _ll_max(case: TuningCase) -> float:
     return case.constants.ll_max[row][case.scale] * GB
 
 
-def _tree(case: TuningCase, found: ChannelGraph, protocol: int) -> float:
-    """Return the bus bandwidth of a double binary tree in bytes/s."""
-    c, channels = case.constants, found.channels
+def _tree(case: TuningCase, channel_graph: ChannelGraph, protocol: int) -> float:
+    """Return the bus bandwidth of a double binary tree in bytes/s. `protocol` is 0 LL, 1 LL128, 2 Simple."""
+    constants, channels = case.constants, channel_graph.channels
     # tuning.cc: trees reach 0.92 of the bus, and at most the rate per channel that was measured on each architecture.
-    bus = min(0.92 * channels * _speed(case, found), channels * c.tree[case.arch][case.scale] * GB)
+    bus = min(0.92 * channels * _speed(case, channel_graph), channels * constants.tree[case.arch][case.scale] * GB)
     if protocol == 0:
         bus = min(bus / 3.8, _ll_max(case))  # tuning.cc: 1/3.8 of the bus, a fit of NCCL's authors
     elif protocol == 1:  # tuning.cc: 7/9 in a node; between nodes 120 of 128 bytes are data
-        part = 7 / 9 if case.shape.nodes == 1 else 120 / 128
-        bus = min(bus * part, channels * c.tree_ll128[case.arch][case.scale] * GB)
+        share = 7 / 9 if case.shape.nodes == 1 else 120 / 128
+        bus = min(bus * share, channels * constants.tree_ll128[case.arch][case.scale] * GB)
     # With one GPU per node the pattern is NCCL_TOPO_PATTERN_TREE, where a GPU receives and sends by the same NIC.
     return bus * (0.85 if case.shape.per_node == 1 else 1.0)
 
 
-def _nvls(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
-    """Return the bytes/s of the collective's size for NVLS and NVLSTree."""
-    c, (nodes, _, per_node, *_) = case.constants, case.shape
+def _nvls(case: TuningCase, channel_graph: ChannelGraph, algorithm: str) -> float:
+    """Return the bytes/s of the collective's size for `nvls` or `nvls_tree`."""
+    constants, (nodes, _, per_node, *_) = case.constants, case.shape
     reduces, two = case.op == "all_reduce", nodes <= 2 and algorithm == "nvls_tree"
-    if c.nvls is None:  # older releases: 5/6 of the bus; NVLSTree sends to two children, so half of the NICs' rate
-        inter = found.inter if algorithm == "nvls" or two else found.inter / 2
-        return min(found.intra, inter if nodes > 1 else found.intra) * found.channels * 5 / 6
+    if constants.nvls is None:
+        # older releases: 5/6 of the bus; NVLSTree sends to two children, so half of the NICs' rate
+        inter = channel_graph.inter if algorithm == "nvls" or two else channel_graph.inter / 2
+        return min(channel_graph.intra, inter if nodes > 1 else channel_graph.intra) * channel_graph.channels * 5 / 6
     # One of the channels' shares of a link carries the reduced slice back, hence (channels - 1) / channels.
-    inside = found.intra * c.nvls[case.arch] * (found.channels - 1) / found.channels
+    inside = channel_graph.intra * constants.nvls[case.arch] * (channel_graph.channels - 1) / channel_graph.channels
     inside *= 2 if reduces else (per_node - 1) / per_node  # an all_reduce adds and copies in one pass over the links
-    speeds = [inside, found.inter * (2 if two else 1)] if nodes > 1 else [inside]
-    if algorithm == "nvls_tree" and c.nvls_tree is not None:
-        most = c.nvls_tree[case.arch][case.scale] * GB
-        speeds.append(most * (c.nvls_heads or found.channels) / found.channels)
-    return min(speeds) * found.channels * (case.shape.ranks / case.steps if reduces else 1.0)
+    speeds = [inside, channel_graph.inter * (2 if two else 1)] if nodes > 1 else [inside]
+    if algorithm == "nvls_tree" and constants.nvls_tree is not None:
+        limit = constants.nvls_tree[case.arch][case.scale] * GB
+        speeds.append(limit * (constants.nvls_heads or channel_graph.channels) / channel_graph.channels)
+    return min(speeds) * channel_graph.channels * (case.shape.ranks / case.steps if reduces else 1.0)
 
 
-def _collnet(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
-    """Return the bytes/s of the collective's size for the two CollNet algorithms."""
-    bus, per_node = found.channels * found.intra, case.shape.per_node
+def _collnet(case: TuningCase, channel_graph: ChannelGraph, algorithm: str) -> float:
+    """Return the bytes/s of the collective's size for `collnet_direct` or `collnet_chain`."""
+    bus, per_node = channel_graph.channels * channel_graph.intra, case.shape.per_node
     if algorithm == "collnet_direct":
         if case.op in HALVES:
-            return per_node * min(found.intra, 0.9 * found.inter)
-        factor = per_node / found.channels  # tuning.cc: GPUs that share a head are charged half of their excess
+            return per_node * min(channel_graph.intra, 0.9 * channel_graph.inter)
+        factor = per_node / channel_graph.channels  # tuning.cc: GPUs that share a head are charged half of their excess
         bus /= factor - (factor - 1) / 2
         bus *= 0.85 if case.arch >= 2 else 1.0  # tuning.cc: from compute capability 9.0 on
     return bus / 2
@@ -143,10 +146,10 @@ def _collnet(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
 
 def latency(case: TuningCase, algorithm: str, protocol: int) -> float:
     """Return the seconds of a collective without bytes by NCCL's model. `protocol` is 0 LL, 1 LL128, 2 Simple."""
-    c, shape = case.constants, case.shape
+    constants, shape = case.constants, case.shape
     inside = _inside(case, algorithm)[protocol] * US
     between = _between(case, algorithm, protocol)
-    base = c.base[algorithm][protocol] * US
+    base = constants.base[algorithm][protocol] * US
     hops = shape.per_node - 1
     depth = shape.nodes.bit_length() - 1  # tuning.cc: log2i, rounded down
     if algorithm == "ring":
@@ -165,34 +168,37 @@ def latency(case: TuningCase, algorithm: str, protocol: int) -> float:
 
 
 def _inside(case: TuningCase, algorithm: str) -> tuple[float, float, float]:
-    """Return the time of a hop inside a node by protocol, in us."""
-    c = case.constants
-    return (c.nvlink if case.node.scale_up != "none" else c.pci)[algorithm]
+    """Return the time of a hop inside a node for LL, LL128 and Simple, in us."""
+    constants = case.constants
+    return (constants.nvlink if case.node.scale_up != "none" else constants.pci)[algorithm]
 
 
 def _between(case: TuningCase, algorithm: str, protocol: int) -> float:
     """Return the seconds of a hop between nodes. In the tuner, Simple waits for the NIC twice, because it flushes."""
-    c = case.constants
-    as_tree = case.shape.per_node == 1 and c.single_tree and algorithm == "ring"
-    own = c.net["tree" if as_tree else algorithm][protocol] * US
-    return own + case.late * (c.flush if protocol == 2 else 1)
+    constants = case.constants
+    as_tree = case.shape.per_node == 1 and constants.single_tree and algorithm == "ring"
+    hop_seconds = constants.net["tree" if as_tree else algorithm][protocol] * US
+    return hop_seconds + case.late * (constants.flush if protocol == 2 else 1)
 
 
 def _ring_hops(case: TuningCase, protocol: int, inside: float, between: float) -> float:
-    """Return the seconds of all hops of a ring."""
-    nodes, c = case.shape.nodes, case.constants
+    """Return the seconds of all hops of a ring. `inside` and `between` are the seconds of one hop in a node and between nodes."""
+    nodes, constants = case.shape.nodes, case.constants
     if case.op in ROOTED:
         return _rooted(case, protocol, inside)
     if nodes == 1:
         return case.steps * inside
     # getNetOverhead: the proxy thread posts a message in 1 us (AMD: 2), three times for Simple; hops in a node wait for it.
     overhead = (2 if case.node.cpu == "amd" else 1) * (3 if protocol == 2 else 1) * US
-    crossings = 2 * (nodes - c.inter_steps) if case.op == "all_reduce" else nodes - 1
+    crossings = 2 * (nodes - constants.inter_steps) if case.op == "all_reduce" else nodes - 1
     return (case.steps - crossings) * max(inside, overhead) + crossings * between
 
 
 def _rooted(case: TuningCase, protocol: int, inside: float) -> float:
-    """Return the tuner's seconds of hops for broadcast and reduce: one hop if channels are equal, else all as between nodes."""
+    """Return the tuner's seconds of all hops of a broadcast or reduce. `inside` is the seconds of one hop inside a node.
+
+    On one node it counts one such hop, with one NIC per node one hop between nodes, and otherwise every hop as between nodes.
+    """
     if case.shape.nodes == 1:
         return inside
     # tuning.cc takes a tree's hop for Simple, which contains the latency of a chunk.
@@ -201,7 +207,7 @@ def _rooted(case: TuningCase, protocol: int, inside: float) -> float:
 
 
 def chain(case: TuningCase, protocol: int, size: float) -> float:
-    """Return the seconds that the first chunk of a broadcast or reduce of `size` bytes takes through the chain of its ranks.
+    """Return the seconds of a broadcast or reduce of `size` bytes until its first chunk has passed the chain of ranks.
 
     Unlike the tuner, this counts every hop: nodes - 1 of them between nodes, where a proxy sends a slot once all of it is there
     (src/transport/net.cc), the rest inside, where Simple waits for slots too, and LL and LL128 pass on lines (prims_ll128.h).
@@ -215,20 +221,20 @@ def chain(case: TuningCase, protocol: int, size: float) -> float:
 
 
 def detour(case: TuningCase, algorithm: str) -> float:
-    """Return the seconds that the communicator's routes add to the latency contained in NCCL's figures."""
+    """Return the seconds that the communicator's routes add to the latency of the whole collective in NCCL's figures."""
     shape, extra = case.shape, case.shape.extra_latency
-    hops, times = shape.per_node - 1, 2 if case.op == "all_reduce" else 1
+    hops, passes = shape.per_node - 1, 2 if case.op == "all_reduce" else 1
     if algorithm == "ring":
-        return times * ((shape.nodes - 1) * extra.ring + (shape.ranks - shape.nodes) * extra.inside)
+        return passes * ((shape.nodes - 1) * extra.ring + (shape.ranks - shape.nodes) * extra.inside)
     if algorithm in ("tree", "nvls_tree"):  # up and down
         return 2 * (extra.tree + (hops if algorithm == "tree" else 1) * extra.inside)
     if algorithm == "pat":
-        return (shape.nodes.bit_length() - 1) * extra.most
-    return 2 * (hops if algorithm == "collnet_chain" else 1) * extra.inside + extra.most
+        return (shape.nodes.bit_length() - 1) * extra.slowest
+    return 2 * (hops if algorithm == "collnet_chain" else 1) * extra.inside + extra.slowest
 
 
 def unavailable(case: TuningCase, algorithm: str, protocol: int) -> str | None:
-    """Return the reason why NCCL would not use an algorithm with a protocol, or None if it can."""
+    """Return the reason why NCCL cannot use an algorithm with a protocol (0 LL, 1 LL128, 2 Simple), or None if it can."""
     nodes, switch = case.shape.nodes, case.node.scale_up == "nvswitch"
     if protocol != 2 and algorithm not in ("ring", "tree"):
         return SIMPLE_ONLY

@@ -24,11 +24,14 @@ _LINE = "line of the file"
 
 
 class NcclTestsLog(NamedTuple):
-    """Times of one nccl-tests run: {bytes: seconds}, the operation (None: unknown) and the number of ranks (0: unknown)."""
+    """Times of one nccl-tests run."""
 
     seconds: dict[int, float]
+    """{size in bytes: seconds}"""
     op: str | None
+    """Operation by clustersim's name; None if unknown."""
     ranks: int
+    """Number of ranks; 0 if unknown."""
 
 
 def head(line: str) -> list[str] | None:
@@ -43,26 +46,29 @@ def lines_of(text: str) -> list[str]:
 
 
 def read(path: Path, lines: list[str], in_place: bool = False) -> NcclTestsLog:
-    """Return the times of a log, out of place or in place; the median for a size with several rows.
+    """Return the times in the `lines` of a log, out of place or in place; the median for a size with several rows.
 
-    Raises InputError for a row that does not match the header, an invalid time, and a log without rows.
+    `path` is the file that messages name. Raises InputError for a row that does not match the header, an invalid time, and a log
+    without rows.
     """
     columns: list[str] = []
-    found: defaultdict[int, list[float]] = defaultdict(list)
+    by_size: defaultdict[int, list[float]] = defaultdict(list)
     for number, line in enumerate(lines, 1):
         columns = head(line) or columns
         words = line.split()
         if columns and len(words) > 1 and words[0].isdigit() and words[1].isdigit() and int(words[0]):
             where, size = f"{path}:{number}", int(words[0])
-            found[size].append(checked(where, size, *_time(where, words, columns, in_place))[1])
-    if not found:
+            by_size[size].append(checked(where, size, *_time(where, words, columns, in_place))[1])
+    if not by_size:
         why = "has the head of nccl-tests' table and no row below it; give the output of a whole run"
         raise InputError(f"{path} {why}")
     tests = [match[1] for match in map(_TEST.match, lines) if match]
     ranks = {int(match[1]) for match in map(_RANK.match, lines) if match}
     op = _OPS.get(tests[-1], tests[-1]) if tests else None
     return NcclTestsLog(
-        {size: median(times) for size, times in found.items()}, op, len(ranks) if ranks == set(range(len(ranks))) else 0
+        {size: median(times) for size, times in by_size.items()},
+        op,
+        len(ranks) if ranks == set(range(len(ranks))) else 0,
     )
 
 
@@ -74,7 +80,10 @@ def checked(where: str, size: int, seconds: float, text: str) -> tuple[int, floa
 
 
 def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> tuple[float, str]:
-    """Return the seconds in a row and their text. The first column `time` is out of place, the second in place."""
+    """Return (seconds, text for messages) of a row. The first column `time` is out of place, the second in place.
+
+    Raises InputError, with the place `where`, if the row does not match the columns or has an invalid time.
+    """
     times = [i for i, name in enumerate(columns) if name == "time"]
     if len(words) != len(columns):
         why = f"{len(words)} columns under a head of {len(columns)}; give the output as it was printed"
@@ -90,8 +99,9 @@ def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> t
 def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place: bool = False) -> dict[int, float]:
     """Return {size in bytes: seconds} from nccl-tests' output or from a CSV with the columns size_bytes and time_us.
 
-    If a CSV has the columns op, gpus and source, only matching rows count. Raises InputError if no row or rows of several
-    sources remain, for invalid sizes and times, and for the output of another operation or number of ranks.
+    If a CSV has the columns op, gpus, source and gpu, only rows with the same op and number of GPUs count, and with `source` in
+    the text of source and gpu. Raises InputError if no row or rows of several sources remain, for invalid sizes and times, and
+    for the output of another operation or number of ranks.
     """
     text = read_text(path, "a CSV file, or what nccl-tests printed")
     lines = lines_of(text)
@@ -101,7 +111,7 @@ def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place
 
 
 def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) -> dict[int, float]:
-    """Return {bytes: seconds} of an nccl-tests output. Raises InputError for another collective or number of GPUs."""
+    """Return {bytes: seconds} of an nccl-tests output. Raises InputError if it names another operation or number of GPUs."""
     log = read(path, lines, in_place)
     if log.op not in (None, op):
         raise InputError(f"{path} is a run of {log.op}, not of {op}; request {log.op}")
@@ -111,9 +121,12 @@ def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) ->
 
 
 def _tabled(path: Path, text: str, op: str, gpus: int, source: str | None) -> dict[int, float]:
-    """Return {bytes: seconds} of a CSV file's rows for a collective, GPUs and source. Raises InputError if it has none."""
-    own = (row for row in _rows(path, text) if _matches(path, row, op, gpus, source))
-    rows = [row for row in own if row["size_bytes"] and row["time_us"]]
+    """Return {bytes: seconds} of the CSV rows for an operation, number of GPUs and source; the last row of each size.
+
+    Raises InputError if there is no such row, or if rows have several sources.
+    """
+    matching = (row for row in _rows(path, text) if _matches(path, row, op, gpus, source))
+    rows = [row for row in matching if row["size_bytes"] and row["time_us"]]
     if not rows:
         raise InputError(f"{path} has no row for {op} on {gpus} GPUs; it needs the columns size_bytes and time_us")
     sources = sorted({" ".join((row.get("source") or "", row.get("gpu") or "")).strip() for row in rows})
@@ -134,7 +147,7 @@ def _point(path: Path, row: Mapping[str, str]) -> tuple[int, float]:
 
 
 def _rows(path: Path, text: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV file with the lines that they are on. Raises InputError without the needed columns."""
+    """Return the CSV rows as {column: text}, with the line number under `_LINE`. Raises InputError for missing columns."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         rows = [{**row, _LINE: str(reader.line_num)} for row in reader]
@@ -149,9 +162,9 @@ def _rows(path: Path, text: str) -> list[dict[str, str]]:
 
 
 def _matches(path: Path, row: Mapping[str, str], op: str, gpus: int, source: str | None) -> bool:
-    """Return whether a row is of a collective, number of GPUs and source. Raises InputError for an invalid number."""
-    own, count = row.get("op") or op, row.get("gpus") or str(gpus)
+    """Return whether a row matches; without op or gpus it matches any. Raises InputError for an invalid number of GPUs."""
+    row_op, count = row.get("op") or op, row.get("gpus") or str(gpus)
     if not count.strip().isdecimal():
         raise InputError(f"{path}:{row[_LINE]}: {shown(count)} is not a number of GPUs; gpus must be whole")
     text = " ".join((row.get("source") or "", row.get("gpu") or ""))
-    return _OPS.get(own, own) == op and int(count) == gpus and (source is None or source in text)
+    return _OPS.get(row_op, row_op) == op and int(count) == gpus and (source is None or source in text)

@@ -45,48 +45,48 @@ FILL: Annotated[float, Declared(chosen_on="not recorded; 304 runs of all_to_all:
 
 
 def channels(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> int:
-    """Return the number of channels that carry `size` bytes from one GPU to another; for an all-to-all, the channels of a pair.
+    """Return the number of channels of a message of `size` bytes, or of each pair of GPUs in an all-to-all.
 
     Small messages get few channels, so that each has work, and initially no more than all pairs could have at once
     (src/enqueue.cc: addP2pToPlan).
     """
-    most = found = _of_pair(shape, node)
+    largest = count = _pair_channels(shape, node)
     if op in SKEWED:
-        return most
-    while found > 1 and found * shape.ranks > _of_all(shape, node):
-        found //= 2
+        return largest
+    while count > 1 and count * shape.ranks > _shared_channels(shape, node):
+        count //= 2
     inside = NVLINK_STEP if node.nvlink else P2P_CHUNK
     step = node.nccl.p2p_chunk if shape.nodes > 1 else inside
     least, large = (step // 2, step) if shape.nodes > 1 else (step // 8, step * 32)
-    found = min(found, max(1, math.ceil(size / least)))
-    while size > large * found and 2 * found <= most:
-        found *= 2
-    return found
+    count = min(count, max(1, math.ceil(size / least)))
+    while size > large * count and 2 * count <= largest:
+        count *= 2
+    return count
 
 
-def _of_all(shape: CommunicatorShape, node: NodeFacts) -> int:
-    """Return the number of channels for all messages of a communicator together, a power of two."""
+def _shared_channels(shape: CommunicatorShape, node: NodeFacts) -> int:
+    """Return the number of channels that all pairs of a communicator share, a power of two."""
     return _power(ring(shape, node).launched)
 
 
-def _of_pair(shape: CommunicatorShape, node: NodeFacts) -> int:
+def _pair_channels(shape: CommunicatorShape, node: NodeFacts) -> int:
     """Return the largest number of channels per pair. If any pair is on different nodes, the number for such pairs holds for all.
 
     Source: ncclTopoGetNchannels and ncclTopoComputeP2pChannels, src/graph/paths.cc. Pairs on different nodes have two channels
     up to NCCL 2.19, one from 2.20 if a channel would serve more than four peers, and from 2.29 the number that saturates the NIC,
     halved until one round of channels reaches all peers.
     """
-    total = _of_all(shape, node)
+    total = _shared_channels(shape, node)
     if shape.nodes == 1:
         return min(_power(2 * max(node.links, 1)), total)
     release = tuple(int(part) for part in node.nccl.version.split(".")[:2])
     if release < (2, 29):
         crowded = release >= (2, 20) and 2 * shape.ranks > 4 * ring(shape, node).launched
         return 1 if crowded else min(2, total)
-    found = _power(math.ceil(min(node.nic_line, node.pcie or math.inf) / SLOWER))
-    while found > 1 and found * math.ceil(shape.ranks / PEERS) > total:
-        found //= 2
-    return found
+    count = _power(math.ceil(min(node.nic_line, node.pcie or math.inf) / SLOWER))
+    while count > 1 and count * math.ceil(shape.ranks / PEERS) > total:
+        count //= 2
+    return count
 
 
 def _power(count: int) -> int:
@@ -95,9 +95,9 @@ def _power(count: int) -> int:
 
 
 def protocol(op: str, size: float, shape: CommunicatorShape) -> str:
-    """Return the protocol of the largest message. `size` is all that one rank sends in bytes, as nccl-tests counts it."""
-    each = size * _most(shape) if op in SKEWED else size
-    return "Simple" if _across(shape) or each > LL_BYTES else "LL"
+    """Return the protocol of the largest message, `Simple` or `LL`. `size` is all bytes that one rank sends, as in nccl-tests."""
+    message_bytes = size * _largest_share(shape) if op in SKEWED else size
+    return "Simple" if _across(shape) or message_bytes > LL_BYTES else "LL"
 
 
 def timing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> tuple[float, float]:
@@ -105,7 +105,7 @@ def timing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> t
     constants = measured_constants(node)
     delay = node.nccl.slowdown * _latency(op, size, shape, node, constants) * US
     rate = _rate(op, size, shape, node, constants)
-    delay += shape.extra_latency.most if _across(shape) else shape.extra_latency.inside
+    delay += shape.extra_latency.slowest if _across(shape) else shape.extra_latency.inside
     if _across(shape):
         messages = shape.ranks - shape.per_node if op in SKEWED else 1
         delay += max(0.0, node.net_latency - LEAF_LATENCY) * 2 + messages * (POST_AMD if node.cpu == "amd" else POST)
@@ -113,7 +113,7 @@ def timing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> t
 
 
 def _latency(op: str, size: float, shape: CommunicatorShape, node: NodeFacts, constants: MeasuredConstants) -> float:
-    """Return the latency in us. A message between nodes takes a kernel and a hop of ring/Simple."""
+    """Return the latency in us, without what routes and NICs add to NCCL's figures. `size` is all bytes that one rank sends."""
     if protocol(op, size, shape) == "LL":
         return constants.base[0] + (V2_30.pci["ring"][0] if node.scale_up == "none" else constants.hop[0])
     if not _across(shape):
@@ -123,11 +123,11 @@ def _latency(op: str, size: float, shape: CommunicatorShape, node: NodeFacts, co
 
 def _across(shape: CommunicatorShape) -> bool:
     """Return whether messages of the communicator go between nodes."""
-    return shape.nodes > 1 and not shape.beside
+    return shape.nodes > 1 and not shape.inside_nodes
 
 
 def _rate(op: str, size: float, shape: CommunicatorShape, node: NodeFacts, constants: MeasuredConstants) -> float:
-    """Return the bytes/s of each rank's messages: the lowest of channels, copies, links of the node and NICs."""
+    """Return the bytes/s of one message (`send`), or of all messages of a rank: the least that channels, links and NICs allow."""
     inside = inside_rate(node) * constants.spread
     if op == "send":
         carried = channels(op, size, shape, node)
@@ -136,18 +136,18 @@ def _rate(op: str, size: float, shape: CommunicatorShape, node: NodeFacts, const
             return min(node.nic, carried * chunk / (chunk / COPIED + POSTED))
         return min(inside, carried * COPIED) if node.nvlink else inside
     if shape.busiest is not None:
-        most, inside_node, nic = shape.busiest
+        row_share, inside_node, nic = shape.busiest
         return 1 / (
-            inside_node / inside + most / constants.own
+            inside_node / inside + row_share / constants.own
             if shape.nodes == 1
             else max(inside_node / inside, nic / node.nic)
         )
-    n, each = shape.ranks, shape.per_node
+    ranks, per_node = shape.ranks, shape.per_node
     if shape.nodes == 1:
-        return n / ((n - 1) / inside + 1 / constants.own)
-    return n / max((each - 1) / inside, (n - each) * each / (node.nic * shape.nics))
+        return ranks / ((ranks - 1) / inside + 1 / constants.own)
+    return ranks / max((per_node - 1) / inside, (ranks - per_node) * per_node / (node.nic * shape.nics))
 
 
-def _most(shape: CommunicatorShape) -> float:
-    """Return the share of a rank's bytes that its largest message carries, between 0 and 1."""
-    return shape.busiest.most if shape.busiest else 1 / shape.ranks
+def _largest_share(shape: CommunicatorShape) -> float:
+    """Return the share of the bytes that one rank sends in its largest message, from 0 to 1."""
+    return shape.busiest.row_share if shape.busiest else 1 / shape.ranks

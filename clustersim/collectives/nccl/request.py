@@ -32,20 +32,24 @@ def forced(
     launch: str | None = None,
     nvls: bool | None = None,
 ) -> Topology:
-    """Return the cluster with other NCCL settings; None leaves a setting as it is. `launch` is a time with a unit."""
+    """Return the cluster with other NCCL settings; None leaves a setting as it is.
+
+    `algo` is an algorithm of NCCL, `proto` LL, LL128 or Simple, `version` a release, `launch` a time with a unit such as `5us`.
+    Raises InputError for an invalid value.
+    """
     name, protocol = nccl_algorithm(algo or ""), nccl_protocol(proto or "")
     if algo is not None and name is None:
         raise _unknown(algo)
     if proto is not None and protocol is None:
         raise InputError(f"{proto!r} is not a protocol of NCCL; write LL, LL128 or Simple")
     old = topology.node.nccl
-    wait = parse(launch, "time") if launch else old.launch
+    delay = parse(launch, "time") if launch else old.launch
     with_nvls = old.nvls if nvls is None else nvls
     nccl = old._replace(
-        version=version or old.version, algo=name or old.algo, proto=protocol or old.proto, launch=wait, nvls=with_nvls
+        version=version or old.version, algo=name or old.algo, proto=protocol or old.proto, launch=delay, nvls=with_nvls
     )
     constants(nccl.version)
-    return replace(topology, node=topology.node._replace(nccl=nccl), launch=topology.launch if wait is None else wait)
+    return replace(topology, node=topology.node._replace(nccl=nccl), launch=topology.launch if delay is None else delay)
 
 
 def named(algo: str | None, proto: str | None = None) -> str | None:
@@ -65,14 +69,18 @@ def named(algo: str | None, proto: str | None = None) -> str | None:
 
 
 def _unknown(algo: str) -> UnknownNameError:
-    """Return the error for a name that is not an algorithm."""
+    """Return the error for an unknown algorithm, with similar names."""
     known = {*NCCL_ALGORITHMS, *plugins.names(ROOM)}
     remedy = f"{suggest(algo, known)}, or package.module:attribute with --plugins"
     return UnknownNameError(f"{algo!r} is not an algorithm of NCCL; {remedy}")
 
 
 def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
-    """Return the GPUs of a communicator: the first `gpus`, or a list such as `0-7,16-23` or `0-1023:8`, or all GPUs."""
+    """Return the GPUs of a communicator (n,), ascending: those that `ranks` lists, else the first `gpus`, else all.
+
+    A list is text such as `0-7,16-23` or `0-1023:8`. Raises InputError if both are set, for invalid text, and for unknown or
+    repeated GPUs.
+    """
     if ranks and gpus:
         raise InputError("--gpus and --ranks both name the GPUs; give one of them")
     if not ranks:
@@ -80,11 +88,11 @@ def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
         if count > topology.gpus:
             raise InputError(f"the cluster has {topology.gpus} GPUs, not {count}; use that many or fewer")
         return np.arange(count)
-    found = ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
-    again = found[1:][found[1:] == found[:-1]]
-    if len(again):
-        raise InputError(f"--ranks {ranks} names GPU {again[0]} twice; write each once")
-    return found
+    listed = ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
+    repeated = listed[1:][listed[1:] == listed[:-1]]
+    if len(repeated):
+        raise InputError(f"--ranks {ranks} names GPU {repeated[0]} twice; write each once")
+    return listed
 
 
 def _span(part: str, topology: Topology) -> Ints:
@@ -102,9 +110,10 @@ def _span(part: str, topology: Topology) -> Ints:
 
 
 def shares(op: str, n: int, imbalance: float) -> tuple[float, ...]:
-    """Return each GPU's share of the rows of `op`, the largest `imbalance` times the mean; () if `imbalance` is 1.
+    """Return the share of all rows of `op` for the experts of each of `n` GPUs, with sum 1; () if `imbalance` is 1.
 
-    Raises InputError for operations other than all_to_all, dispatch and combine, and as `zipf_shares`.
+    The largest share is `imbalance` times the mean. Raises InputError for operations other than all_to_all, dispatch and combine,
+    and for an imbalance that `zipf_shares` cannot reach.
     """
     if imbalance == 1:
         return ()
@@ -116,16 +125,17 @@ def shares(op: str, n: int, imbalance: float) -> tuple[float, ...]:
 def sizes(begin: str, end: str, factor: float) -> list[int]:
     """Return the sizes in bytes from `begin` to `end`, each `factor` times the previous one, in whole elements of 4 bytes.
 
-    `64K` is 2**16 as in nccl-tests, which also drops incomplete elements; `64kB` and `64KiB` are as in YAML.
+    `64K` is 2**16 as in nccl-tests, which also drops incomplete elements; `64kB` and `64KiB` are as in YAML. `factor` is above 1.
+    Raises InputError for invalid sizes and a `begin` above `end`.
     """
-    exact, last = _bytes(begin), _bytes(end)
-    if exact > last:
+    exact_size, largest = _bytes(begin), _bytes(end)
+    if exact_size > largest:
         raise InputError(f"the smallest size {begin} is larger than the largest {end}; swap them")
-    found = []
-    while exact <= last * (1 + 1e-9):
-        found.append(max(_ELEMENT, int(exact * (1 + 1e-12)) // _ELEMENT * _ELEMENT))
-        exact *= factor
-    return list(dict.fromkeys(found))
+    whole_sizes = []
+    while exact_size <= largest * (1 + 1e-9):
+        whole_sizes.append(max(_ELEMENT, int(exact_size * (1 + 1e-12)) // _ELEMENT * _ELEMENT))
+        exact_size *= factor
+    return list(dict.fromkeys(whole_sizes))
 
 
 def _bytes(text: str) -> float:

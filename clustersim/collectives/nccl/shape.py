@@ -32,38 +32,46 @@ class ExtraLatency(NamedTuple):
     """Mean extra seconds of a ring's hops between nodes."""
     tree: float = 0.0
     """Extra seconds of the slowest route from the root of the trees to a leaf."""
-    most: float = 0.0
+    slowest: float = 0.0
     """Extra seconds of the slowest hop between nodes."""
 
 
 def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[ExtraLatency]:
-    """Return the extra latency of each communicator in `ranks` (communicators, n), routed together if nodes are as many."""
+    """Return the extra latency of each communicator in `ranks` (communicators, n).
+
+    `starts` has for each communicator the index of each node's first rank.
+    """
     inside = _inside(topology, ranks)
-    found = [ExtraLatency(round(x, _DIGITS)) for x in inside]
-    for nodes in {len(own) for own in starts} - {1}:
-        rows = [row for row, own in enumerate(starts) if len(own) == nodes]
+    extra = [ExtraLatency(round(seconds, _DIGITS)) for seconds in inside]
+    for nodes in {len(starts_of_comm) for starts_of_comm in starts} - {1}:
+        rows = [row for row, starts_of_comm in enumerate(starts) if len(starts_of_comm) == nodes]
         first = np.stack([ranks[row, starts[row]] for row in rows])
-        for row, (ring, tree, most) in zip(rows, _between(topology, first).tolist(), strict=True):
-            found[row] = ExtraLatency(*map(round, (inside[row], ring, tree, most), repeat(_DIGITS)))
-    return found
+        for row, (ring, tree, slowest) in zip(rows, _between(topology, first).tolist(), strict=True):
+            extra[row] = ExtraLatency(*map(round, (inside[row], ring, tree, slowest), repeat(_DIGITS)))
+    return extra
 
 
 def _inside(topology: Topology, ranks: Ints) -> list[float]:
     """Return for each communicator the extra seconds of its first hop inside a node, 0 if it has none."""
-    longer = np.zeros(len(ranks))
+    extra = np.zeros(len(ranks))
     node = topology.numbering.node_of(ranks)
     same_node = node[:, 1:] == node[:, :-1]
     with_neighbour = np.flatnonzero(same_node.any(axis=1))
     if len(with_neighbour):
-        at = same_node[with_neighbour].argmax(axis=1)
-        own = PCIE_LATENCY if topology.node.scale_up == "none" else NVLINK_LATENCY
-        longer[with_neighbour] = topology.route(ranks[with_neighbour, at], ranks[with_neighbour, at + 1]).latency - own
-    found: list[float] = np.maximum(longer, 0.0).tolist()
-    return found
+        position = same_node[with_neighbour].argmax(axis=1)
+        included = PCIE_LATENCY if topology.node.scale_up == "none" else NVLINK_LATENCY
+        extra[with_neighbour] = (
+            topology.route(ranks[with_neighbour, position], ranks[with_neighbour, position + 1]).latency - included
+        )
+    seconds: list[float] = np.maximum(extra, 0.0).tolist()
+    return seconds
 
 
 def _between(topology: Topology, first: Ints) -> Floats:
-    """Return the columns `ring`, `tree`, `most` of ExtraLatency. `first` (communicators, nodes) are the first GPUs of nodes."""
+    """Return the columns `ring`, `tree` and `slowest` of ExtraLatency, in seconds (communicators, 3).
+
+    `first` (communicators, nodes) is the first GPU of each node.
+    """
     nodes = first.shape[1]
     trees = node_trees(nodes)
     sources = [first, np.repeat(first[:, :1], nodes - 1, axis=1), *(first[:, parent[1:]] for parent, _, _ in trees)]
@@ -71,17 +79,21 @@ def _between(topology: Topology, first: Ints) -> Floats:
     source, target = (np.concatenate(parts, axis=1) for parts in (sources, targets))
     hop = np.maximum(topology.route(source.ravel(), target.ravel()).latency - topology.node.net_latency, 0.0)
     ring, root, *down = np.split(hop.reshape(source.shape), np.cumsum([nodes] + [nodes - 1] * len(trees)), axis=1)
-    most = np.maximum(ring.max(axis=1), root.max(axis=1))
-    tree = np.max([_deepest(*one, hops) for one, hops in zip(trees, down, strict=True)], axis=0)
-    return np.stack([ring.mean(axis=1), tree, most], axis=1)
+    slowest = np.maximum(ring.max(axis=1), root.max(axis=1))
+    tree = np.max([_deepest(*node_tree, hops) for node_tree, hops in zip(trees, down, strict=True)], axis=0)
+    return np.stack([ring.mean(axis=1), tree, slowest], axis=1)
 
 
 def _deepest(parent: Ints, depth: Ints, deepest: int, hops: Floats) -> Floats:
-    """Return the seconds on the slowest route down a tree; `hops` (…, nodes - 1) are the seconds into each node but the root."""
+    """Return the extra seconds on the slowest route down a tree, for each communicator (communicators,).
+
+    `parent`, `depth` and `deepest` are those of `node_trees`. `hops` (communicators, nodes - 1) is the extra seconds of the hop
+    from the parent to each node except the root.
+    """
     extra = np.zeros((len(hops), len(parent)))
     for level in range(1, deepest + 1):
-        here = np.flatnonzero(depth == level)
-        extra[:, here] = extra[:, parent[here]] + hops[:, here - 1]
+        at_level = np.flatnonzero(depth == level)
+        extra[:, at_level] = extra[:, parent[at_level]] + hops[:, at_level - 1]
     longest: Floats = extra.max(axis=1)
     return longest
 
@@ -89,21 +101,23 @@ def _deepest(parent: Ints, depth: Ints, deepest: int, hops: Floats) -> Floats:
 class SkewedLoads(NamedTuple):
     """Largest loads of a dispatch with uneven experts, per byte that one rank sends. A combine has the same loads backwards."""
 
-    most: float
-    """Largest share of the rows of one GPU."""
+    row_share: float
+    """Share of all rows that go to the GPU with most rows."""
     inside: float
-    """Largest number of bytes that a GPU receives from its own node."""
+    """Largest number of bytes that a GPU receives from its own node, per byte that one rank sends."""
     nic: float
-    """Largest number of bytes that a NIC receives from other nodes."""
+    """Largest number of bytes that a NIC receives from other nodes, per byte that one rank sends."""
 
 
 class CommunicatorShape(NamedTuple):
     """Everything about a communicator that its collectives' times depend on. Equal shapes have equal times."""
 
     nodes: int
+    """Number of nodes."""
     ranks: int
+    """Number of ranks."""
     per_node: int
-    """Ranks of a node."""
+    """Number of ranks of a node; of the largest node if nodes differ."""
     nics: int
     """Number of NICs used by the ranks of the node that has the fewest; 0 if no NIC is needed."""
     even: bool = True
@@ -116,9 +130,9 @@ class CommunicatorShape(NamedTuple):
     """Types of the communicator's nodes, as indices into `Topology.kinds`, if the cluster has several types."""
     sizes: tuple[int, ...] = ()
     """Number of ranks of each node, if nodes differ; empty if all have `per_node`."""
-    beside: bool = False
+    inside_nodes: bool = False
     """Whether all messages stay inside nodes, although the communicator has several nodes."""
-    joined: Rings | None = None
+    rings: Rings | None = None
     """Links between the GPUs of one node, if they join only some pairs; None: the default of the node."""
 
     @property
@@ -126,11 +140,11 @@ class CommunicatorShape(NamedTuple):
         """Return the Group with `levels` from the node outwards, or one level if nodes differ in size."""
         if not self.even:
             return Group(self.ranks, (1, self.ranks), sizes=self.sizes)
-        return Group(self.ranks, (self.per_node, self.nodes), rings=self.joined.orders if self.joined else ())
+        return Group(self.ranks, (self.per_node, self.nodes), rings=self.rings.orders if self.rings else ())
 
 
 def ordered(ranks: Ints) -> Ints:
-    """Return the GPUs of communicators, sorted by node as NCCL joins them (…, n)."""
+    """Return the GPUs of communicators (…, n) in ascending order, and so by node, as NCCL joins them."""
     return np.sort(ranks, axis=-1)
 
 
@@ -139,29 +153,30 @@ def shapes(
 ) -> tuple[tuple[CommunicatorShape, ...], Ints]:
     """Return the distinct shapes of communicators of equal size, and the index of each communicator's shape (groups,).
 
-    `ranks` (groups, n) are GPUs sorted by node; `shares`: each rank's part of the rows. Among communicators with equal layout,
-    the first and the last one set the route latencies of all. Raises InputError for unknown or repeated GPUs.
+    `ranks` (groups, n) are GPUs sorted by node. shares: share of all rows for each rank's experts, empty if equal. Communicators
+    with equal layout get the larger route latencies of the first and the last of them. Raises InputError for unknown or repeated
+    GPUs.
     """
     node, local = topology.numbering.split(ranks)
     types = topology.kind_of(ranks) if topology.pools else ranks[:, :0]
     first, which = distinct_rows(np.concatenate((node - node[:, :1], local, types), axis=1))
     last = np.zeros(len(first), np.int64)
     last[which] = np.arange(len(ranks))
-    found = [layout(topology, row, shares) for row in _checked(topology, ranks[first])]
-    starts = [own for _, own in found]
+    layouts = [layout(topology, row, shares) for row in _checked(topology, ranks[first])]
+    starts = [first_ranks for _, first_ranks in layouts]
     extra = _extra_latencies(topology, np.concatenate((ranks[first], ranks[last])), starts + starts)
-    of_first, of_last = extra[: len(first)], extra[len(first) :]
-    whole = [
-        one._replace(extra_latency=ExtraLatency(*map(max, a, b)))
-        for (one, _), a, b in zip(found, of_first, of_last, strict=True)
+    extra_of_first, extra_of_last = extra[: len(first)], extra[len(first) :]
+    complete = [
+        layout_shape._replace(extra_latency=ExtraLatency(*map(max, a, b)))
+        for (layout_shape, _), a, b in zip(layouts, extra_of_first, extra_of_last, strict=True)
     ]
-    return different(whole, which)
+    return different(complete, which)
 
 
-def different(found: Sequence[CommunicatorShape], which: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
-    """Return the distinct shapes of `found`, and the index into them for each entry of `which`, itself an index into `found`."""
-    kinds = tuple(dict.fromkeys(found))
-    return kinds, np.array([kinds.index(one) for one in found])[which]
+def different(candidates: Sequence[CommunicatorShape], indices: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
+    """Return the distinct shapes among `candidates`, and an index into them for each of `indices`, indices into `candidates`."""
+    distinct_shapes = tuple(dict.fromkeys(candidates))
+    return distinct_shapes, np.array([distinct_shapes.index(candidate) for candidate in candidates])[indices]
 
 
 def pair_shapes(topology: Topology, pairs: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
@@ -169,35 +184,37 @@ def pair_shapes(topology: Topology, pairs: Ints) -> tuple[tuple[CommunicatorShap
 
     Each pair is sorted by node, and has the extra latency of its own route. Raises InputError for unknown or repeated GPUs.
     """
-    found, which = shapes(topology, pairs)
+    by_layout, layout_of = shapes(topology, pairs)
     inside, across = np.array(_inside(topology, pairs)), np.zeros(len(pairs))
-    apart = np.flatnonzero(np.array([one.nodes > 1 for one in found])[which])
-    if len(apart):
-        across[apart] = _between(topology, pairs[apart])[:, 2]
+    between_nodes = np.flatnonzero(np.array([pair_shape.nodes > 1 for pair_shape in by_layout])[layout_of])
+    if len(between_nodes):
+        across[between_nodes] = _between(topology, pairs[between_nodes])[:, 2]
     extra = np.round(np.stack([inside, across], axis=1), _DIGITS)
-    first, of = distinct_rows(np.column_stack([which, np.round(extra * 10**_DIGITS).astype(np.int64)]))
-    rows = zip(which[first].tolist(), extra[first].tolist(), strict=True)
+    first, shape_of = distinct_rows(np.column_stack([layout_of, np.round(extra * 10**_DIGITS).astype(np.int64)]))
+    rows = zip(layout_of[first].tolist(), extra[first].tolist(), strict=True)
     return different(
-        [found[kind]._replace(extra_latency=ExtraLatency(near, most=far)) for kind, (near, far) in rows], of
+        [by_layout[i]._replace(extra_latency=ExtraLatency(inside_, slowest=across_)) for i, (inside_, across_) in rows],
+        shape_of,
     )
 
 
 def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> CommunicatorShape:
-    """Return the shape of the communicator of GPUs `ranks` (n,), sorted by node. shares: each rank's part of the rows.
+    """Return the shape of the communicator of GPUs `ranks` (n,), sorted by node.
 
-    Raises InputError if `ranks` is empty, has an unknown GPU, or has a GPU twice.
+    shares: share of all rows for each rank's experts, empty if equal. Raises InputError if `ranks` is empty, has an unknown GPU,
+    or has a GPU twice.
     """
     ranks = np.asarray(ranks, np.int64)
 
-    def found() -> CommunicatorShape:
-        one, starts = layout(topology, _checked(topology, ranks[None])[0], shares)
-        return one._replace(extra_latency=_extra_latencies(topology, ranks[None], [starts])[0])
+    def compute_shape() -> CommunicatorShape:
+        layout_shape, starts = layout(topology, _checked(topology, ranks[None])[0], shares)
+        return layout_shape._replace(extra_latency=_extra_latencies(topology, ranks[None], [starts])[0])
 
-    return topology.cache.once(("shape", fingerprint(ranks), shares), found)
+    return topology.cache.once(("shape", fingerprint(ranks), shares), compute_shape)
 
 
 def _checked(topology: Topology, ranks: Ints) -> Ints:
-    """Return the GPUs of communicators (communicators, n). Raises InputError for none, unknown or repeated GPUs."""
+    """Return `ranks` (communicators, n) itself. Raises InputError for none, unknown or repeated GPUs."""
     if not ranks.shape[1]:
         raise InputError("a communicator needs one GPU or more; name some")
     if ranks.min() < 0 or ranks.max() >= topology.gpus:
@@ -210,38 +227,42 @@ def _checked(topology: Topology, ranks: Ints) -> Ints:
 
 
 def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[CommunicatorShape, Ints]:
-    """Return the shape of a communicator without its extra latency, and the index of each node's first rank. Inputs go unchecked.
+    """Return the shape of a communicator without its extra latency, and the index in `ranks` (n,) of each node's first rank.
 
-    If all nodes are of one type, `ranks` may be on more nodes than the cluster has.
+    shares: share of all rows for each rank's experts, empty if equal. Raises InputError for invalid `shares`, but does not check
+    the GPUs. If all nodes are of one type, `ranks` may be on more nodes than the cluster has.
     """
     node, local = topology.numbering.split(ranks)
-    own = distinct(node)
-    at, nodes = own.searchsorted(node), len(own)
-    starts, counts = np.empty(nodes, np.int64), np.bincount(at)
-    starts[at[::-1]] = np.arange(len(node))[::-1]  # of those that are written to one place the last one stays
-    most = int(counts.max())
-    even = bool((counts == most).all()) and bool((np.diff(np.sort(starts)) == most).all())
+    distinct_nodes = distinct(node)
+    node_index, nodes = distinct_nodes.searchsorted(node), len(distinct_nodes)
+    starts, counts = np.empty(nodes, np.int64), np.bincount(node_index)
+    starts[node_index[::-1]] = np.arange(len(node))[::-1]  # the last value written to an entry stays: the first rank
+    largest = int(counts.max())
+    even = bool((counts == largest).all()) and bool((np.diff(np.sort(starts)) == largest).all())
     nic = topology.numbering.nic[ranks % topology.gpus]
     width = nic.max() + 1
-    port = at * width + nic
+    port = node_index * width + nic
     nics = int(np.bincount(distinct(port) // width).min()) if nodes > 1 else 0
     shares = checked_shares(shares, len(ranks))
-    busiest = _busiest(np.array(shares), counts[at], port) if shares else None
+    busiest = _busiest(np.array(shares), counts[node_index], port) if shares else None
     sizes = () if even else tuple(counts.tolist())
     types = types_of(topology, ranks)
-    joined = topology.facts(types).rings(tuple(local[:most].tolist())) if even else None
+    rings = topology.facts(types).rings(tuple(local[:largest].tolist())) if even else None
     return CommunicatorShape(
-        nodes, len(ranks), most, nics, even, busiest, types=types, sizes=sizes, joined=joined
+        nodes, len(ranks), largest, nics, even, busiest, types=types, sizes=sizes, rings=rings
     ), starts
 
 
 def types_of(topology: Topology, ranks: Ints) -> tuple[int, ...]:
-    """Return the node types of GPUs, as indices into `Topology.kinds`; none if the cluster has one type."""
+    """Return the distinct node types of GPUs, as indices into `Topology.kinds`; empty if the cluster has one type."""
     return tuple(distinct(topology.kind_of(ranks)).tolist()) if topology.pools else ()
 
 
 def _busiest(shares: Floats, on_node: Ints, port: Ints) -> SkewedLoads:
-    """Return the largest loads if rows are uneven. `on_node` is the number of members on each GPU's node, `port` the GPU's NIC.
+    """Return the largest loads of a dispatch with uneven experts, in bytes per byte that one rank sends.
+
+    shares: share of all rows for each rank's experts (n,), with sum 1. on_node: number of ranks on the node of each rank (n,).
+    port: index of the NIC of each rank (n,).
 
     Receivers set the time: on nodes with equally many GPUs, no rank sends more than the busiest receiver gets. For other layouts
     the links bound the group.

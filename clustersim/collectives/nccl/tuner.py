@@ -13,6 +13,7 @@ from clustersim.errors import InputError
 from clustersim.topology.model import NodeFacts
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", *ROOTED)
+"""Operations whose algorithm and protocol NCCL's tuner chooses."""
 
 
 class Choice(NamedTuple):
@@ -21,11 +22,11 @@ class Choice(NamedTuple):
     algorithm: str
     """Name of the algorithm, such as `ring`."""
     protocol: str
-    """LL, LL128 or Simple."""
+    """Protocol LL, LL128 or Simple; `-` for an algorithm outside NCCL."""
     channels: int
-    """Number of parallel copies of the algorithm."""
+    """Number of channels that the kernel launches, or that one message uses; 0 if not available or outside NCCL."""
     latency_s: float
-    """Seconds without bytes, including the kernel launch."""
+    """Seconds of a collective without bytes, without the launch time `nccl.launch`."""
     rate_bytes_per_s: float
     """Bytes/s of the collective's size that NCCL, GPUs and NICs allow; links of the fabric may allow less."""
     time_s: float
@@ -36,7 +37,7 @@ class Choice(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _table(op: str, shape: CommunicatorShape, node: NodeFacts) -> tuple[Choice, ...]:
-    """Return all choices for a collective without bytes, with rates before the corrections that depend on the size."""
+    """Return a choice for each algorithm and protocol, without the corrections that depend on the size."""
     case = TuningCase(op, shape, node, _constants(node), node.plugin_latency)
     return tuple(_choice(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
 
@@ -48,7 +49,7 @@ def _constants(node: NodeFacts) -> Constants:
 
 
 def _choice(case: TuningCase, algorithm: str, p: int) -> Choice:
-    """Return an algorithm and protocol number with latency, rate and time, infinite if it is not available."""
+    """Return the choice of an algorithm and protocol number (0 LL, 1 LL128, 2 Simple), with infinite time if not available."""
     missing = unavailable(case, algorithm, p) or _unwanted(case, algorithm, p)
     if missing:
         return Choice(algorithm, PROTOCOLS[p], 0, 0.0, 0.0, float("inf"), missing)
@@ -57,7 +58,7 @@ def _choice(case: TuningCase, algorithm: str, p: int) -> Choice:
 
 
 def _unwanted(case: TuningCase, algorithm: str, p: int) -> str | None:
-    """Return the reason why the file's settings exclude an algorithm and protocol number, or None if they do not."""
+    """Return the reason why `nccl.algo` or `nccl.proto` excludes an algorithm and protocol number, or None."""
     settings = case.node.nccl
     if settings.algo not in (None, algorithm):
         return f"nccl.algo is {settings.algo}"
@@ -65,15 +66,16 @@ def _unwanted(case: TuningCase, algorithm: str, p: int) -> str | None:
 
 
 def tune(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> tuple[Choice, ...]:
-    """Return NCCL's expected time of each algorithm and protocol for `op` on `size` bytes, as nccl-tests counts them.
+    """Return a choice for each algorithm and protocol for `op` on `size` bytes (as nccl-tests counts them), available or not.
 
-    `node.nccl` has the release and forced settings. Raises InputError for an operation without a tuner.
+    `node.nccl` has the release and forced settings. Fewer than two ranks have no choices. Raises InputError for an operation
+    without a tuner.
     """
     if op not in OPS:
         raise InputError(f"NCCL's tuner knows no {op}; it chooses for {', '.join(OPS)}")
     if shape.ranks < 2:
         return ()
-    node = node.within(shape.joined)
+    node = node.within(shape.rings)
     return tuple(_sized(op, row, size, shape, node) for row in _table(op, shape, node))
 
 
