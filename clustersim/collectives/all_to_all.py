@@ -34,7 +34,9 @@ MOST = 1 << 26
 _DENSE = 1 << 22
 """Largest number of groups times links for which each group has an array of sums over all links."""
 _FITS = 1 + 1e-9
+"""Factor of a capacity up to which a sum of capacities fits, against rounding."""
 _NOWHERE = np.iinfo(np.int64).max
+"""First NIC of a link that no bytes cross."""
 
 
 def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLoads:
@@ -55,12 +57,14 @@ def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLo
 
 
 def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
-    """Return the senders or receivers of all groups that have bytes, sorted by group and node. `weight` (n,) is the bytes of
-    each position per byte of S."""
+    """Return the positions with bytes in all groups, sorted by group and node.
+
+    `ranks` (groups, n) is the GPU of each position, `weight` (n,) the weight of each position in AllPairs.
+    """
     groups, n = ranks.shape
     gpu = ranks.ravel()
-    found = Endpoints(np.repeat(np.arange(groups), n), topology.numbering.node_of(gpu), gpu, np.tile(weight, groups))
-    return found.only(found.weight > 0).ordered()
+    every = Endpoints(np.repeat(np.arange(groups), n), topology.numbering.node_of(gpu), gpu, np.tile(weight, groups))
+    return every.only(every.weight > 0).ordered()
 
 
 def _on_the_same_node(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
@@ -80,14 +84,14 @@ def _on_different_nodes(totals: LoadTotals, senders: Endpoints, receivers: Endpo
 
 
 def _load(totals: LoadTotals, source: Endpoints, destination: Endpoints) -> None:
-    """Add the loads of one route from each source to the destination at the same index."""
+    """Add the loads and latency of the route from each source to the destination at the same index."""
     routes = totals.topology.route(source.gpu, destination.gpu)
     totals.note_latency(source.key, routes.latency)
     totals.add(routes, source.key, source.weight * destination.weight, nic_range=totals.nic_ranges_of(routes))
 
 
 def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpoints, receivers: Endpoints) -> None:
-    """Add the loads of all traffic between nodes, class by class."""
+    """Add the loads and latencies of all traffic between nodes, class by class. All endpoints have routing classes."""
     rails, nodes = symmetry.source.shape[1], totals.topology.nodes
     # A GPU's bytes leave by the NIC of the receiver's rail (PXN), so that it is one sender per rail: key = group · rails + rail.
     rail = np.tile(np.arange(rails), len(senders.gpu))
@@ -96,17 +100,17 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
     into = receivers._replace(key=receivers.key * rails + symmetry.rail[receivers.gpu]).ordered()
     # All bytes from a sender to the receivers of a rail use the same links up to the NIC, whichever the receiver. So
     # one route to any receiver on another node shows these links, and the sum of the receivers' weights is the factor.
-    received, there = weight_elsewhere(into, out, nodes)
-    sent, here = weight_elsewhere(senders, into._replace(key=into.key // rails), nodes)
-    apart, reached = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
-    up = _node_links(totals, out.only(apart), rails, into.gpu[there[apart]], received[apart], symmetry.leaves)
-    down = _node_links(totals, into.only(reached), rails, senders.gpu[here[reached]], sent[reached], symmetry.enters)
-    out, rail, into = out.only(apart), rail[apart], into.only(reached)
+    received, receiver = weight_elsewhere(into, out, nodes)
+    sent, sender = weight_elsewhere(senders, into._replace(key=into.key // rails), nodes)
+    sending, reached = np.flatnonzero(receiver >= 0), np.flatnonzero(sender >= 0)
+    up = _node_links(totals, out.only(sending), rails, into.gpu[receiver[sending]], received[sending], symmetry.leaves)
+    down = _node_links(totals, into.only(reached), rails, senders.gpu[sender[reached]], sent[reached], symmetry.enters)
+    out, rail, into = out.only(sending), rail[sending], into.only(reached)
     if not len(out.key) or not len(into.key):
         return
-    place = totals.place[0][symmetry.up[out.gpu, rail]], totals.place[1][symmetry.down[into.gpu]]
+    nic_position = totals.nic_position[0][symmetry.up[out.gpu, rail]], totals.nic_position[1][symmetry.down[into.gpu]]
     number = symmetry.source[out.gpu, rail], symmetry.destination[into.gpu]
-    pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
+    pairs = paired(Side(out, number[0], nic_position[0], up), Side(into, number[1], nic_position[1], down), rails)
     # Too many pairs of classes (for example a hash that distinguishes all NICs): the part of a route up to a switch depends on
     # the source alone and the rest on the destination alone, so each segment has its own, far coarser classes.
     segments = symmetry.segments() if pairs.routes > MANY else ()
@@ -116,19 +120,19 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
         return
     # Loads are exact by segments, but the latency of a whole route is not known: bound it by the sum of the slowest segments,
     # and look for a route that reaches the bound. If none of a sample does, all routes are looked up.
-    most = _largest_by_group(totals, out.key // rails, up) + _largest_by_group(totals, into.key // rails, down)
+    bound = _largest_by_group(totals, out.key // rails, up) + _largest_by_group(totals, into.key // rails, down)
     for segment in segments:
         from_, to = symmetry.start[out.gpu, rail], symmetry.to[into.gpu]
-        parts = paired(
-            _side(out, segment, segment.source, from_, place[0]),
-            _side(into, segment, segment.destination, to, place[1]),
+        segment_pairs = paired(
+            _side(out, segment, segment.source, from_, nic_position[0]),
+            _side(into, segment, segment.destination, to, nic_position[1]),
             rails,
         )
-        part = np.zeros(totals.links, bool)
-        part[symmetry.base + segment.first : symmetry.base + segment.end] = True
-        totals.check(parts.routes)
-        most += load_classes(totals, parts, part, timed=False)
-    if not sample(totals, pairs, most):
+        in_segment = np.zeros(totals.links, bool)
+        in_segment[symmetry.base + segment.first : symmetry.base + segment.end] = True
+        totals.check(segment_pairs.routes)
+        bound += load_classes(totals, segment_pairs, in_segment, timed=False)
+    if not sample(totals, pairs, bound):
         totals.check(pairs.routes)
         for i, j, _ in pairs.blocks():
             note_latencies(totals, pairs, i, j)
@@ -136,109 +140,118 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
 
 def _largest_by_group(totals: LoadTotals, group: Ints, seconds: Floats) -> Floats:
     """Return the largest of `seconds` in each group, an array (groups,). `group` is the group index of each item."""
-    most = np.zeros(len(totals.latency))
-    np.maximum.at(most, group, seconds)
-    return most
+    largest = np.zeros(len(totals.latency))
+    np.maximum.at(largest, group, seconds)
+    return largest
 
 
-def _side(endpoints: Endpoints, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
+def _side(endpoints: Endpoints, segment: RouteSegment, class_of: Ints, endpoint: Ints, nic_position: Ints) -> Side:
     """Return one end of a route segment. Endpoints with the same scope never use the segment, like endpoints on one node.
-    `number` is each endpoint's routing class, `endpoint` its NIC and `place` the NIC's position in the order of rails."""
+
+    `class_of` and `segment.scope` have an entry for each endpoint of the fabric, and `endpoint` is the index into them.
+    `nic_position` is the position of the NIC in the order of rails.
+    """
     scoped = endpoints if segment.scope is None else endpoints._replace(node=segment.scope[endpoint])
-    return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
+    return Side(scoped, class_of[endpoint], nic_position, np.zeros(len(endpoint)))
 
 
 def _node_links(
     totals: LoadTotals, endpoints: Endpoints, rails: int, other: Ints, factor: Floats, part: Mask
 ) -> Floats:
-    """Add the loads of the links in `part` on routes between `endpoints` and one `other` GPU each. Return the seconds on these
-    links per route. `factor` scales each endpoint's bytes."""
+    """Add the loads of the links in `part` (links,) on the routes between `endpoints` and one `other` GPU each.
+
+    Routes start at the endpoints if `part` is `symmetry.leaves`, else they end there. `factor` is the weight that each endpoint's
+    weight is multiplied by. Return the seconds of each route on these links.
+    """
     seconds: list[Floats] = []
     for first in range(0, len(other), BLOCK):
-        own, apart = endpoints.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
+        block, others = endpoints.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
         outwards = part is totals.symmetry.leaves
-        routes = totals.topology.route(*((own.gpu, apart) if outwards else (apart, own.gpu)))
-        totals.add(routes, own.key // rails, own.weight * factor[first : first + BLOCK], part)
+        routes = totals.topology.route(*((block.gpu, others) if outwards else (others, block.gpu)))
+        totals.add(routes, block.key // rails, block.weight * factor[first : first + BLOCK], part)
         seconds.append(totals.seconds(routes, part))
     return np.concatenate(seconds or [factor[:0]])
 
 
 def load_classes(totals: LoadTotals, pairs: Pairs, part: Mask, timed: bool) -> Floats:
-    """Add the bytes between classes on the links in `part`. Return each group's largest seconds on these links, unless `timed`.
+    """Add the bytes between classes on the links in `part` (links,). Return each group's largest seconds on them (groups,).
 
-    With `timed`, the totals record the latency of whole routes instead, and the seconds are zeros.
+    With `timed`, record the latency of whole routes in the totals instead and return zeros.
     """
-    most = np.zeros(len(totals.latency))
+    slowest = np.zeros(len(totals.latency))
     for i, j, weight in pairs.blocks():
-        s, d, met, sure = _slowest(pairs, i, j)
-        routes = totals.topology.route(pairs.one.endpoints.gpu[s[met]], pairs.two.endpoints.gpu[d[met]])
-        group = pairs.one.key[i[met]] // pairs.rails
-        nic_range = np.concatenate([pairs.one.nic_range[:, i[met]], pairs.two.nic_range[:, j[met]]])
-        totals.add(routes, group, weight[met], part, nic_range)
+        source, target, exists, is_slowest = _slowest(pairs, i, j)
+        routes = totals.topology.route(
+            pairs.out.endpoints.gpu[source[exists]], pairs.into.endpoints.gpu[target[exists]]
+        )
+        group = pairs.out.key[i[exists]] // pairs.rails
+        nic_range = np.concatenate([pairs.out.nic_range[:, i[exists]], pairs.into.nic_range[:, j[exists]]])
+        totals.add(routes, group, weight[exists], part, nic_range)
         if timed:
             totals.note_latency(group, routes.latency)
-            note_latencies(totals, pairs, i[met & ~sure], j[met & ~sure])
+            note_latencies(totals, pairs, i[exists & ~is_slowest], j[exists & ~is_slowest])
         else:
-            np.maximum.at(most, group, totals.seconds(routes, part))
-    return most
+            np.maximum.at(slowest, group, totals.seconds(routes, part))
+    return slowest
 
 
 def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask, Mask]:
     """Return for each pair of classes (i, j) one slow route between different nodes.
 
-    The result is (source, destination, whether such a route exists, whether no other route of the pair is slower).
+    The arrays (pairs,) are: source endpoint, destination endpoint, whether such a route exists, whether it is surely the slowest.
     """
-    one, two = pairs.one, pairs.two
-    s, d, sure = _endpoints_on_different_nodes(one, two, one.slow[:, i], two.slow[:, j])
-    met, rest = sure.copy(), np.flatnonzero(~sure)  # the slowest endpoints of both classes are all on one node
-    s[rest], d[rest], met[rest] = _endpoints_on_different_nodes(
-        one, two, one.endpoints_of(i[rest]), two.endpoints_of(j[rest])
+    out, into = pairs.out, pairs.into
+    source, target, is_slowest = _endpoints_on_different_nodes(out, into, out.slow[:, i], into.slow[:, j])
+    # The slowest endpoints of both classes of the remaining pairs are all on one node.
+    exists, rest = is_slowest.copy(), np.flatnonzero(~is_slowest)
+    source[rest], target[rest], exists[rest] = _endpoints_on_different_nodes(
+        out, into, out.endpoints_of(i[rest]), into.endpoints_of(j[rest])
     )
-    return s, d, met, sure
+    return source, target, exists, is_slowest
 
 
 def _endpoints_on_different_nodes(
-    one: Classes, two: Classes, sources: Ints, destinations: Ints
+    out: Classes, into: Classes, sources: Ints, destinations: Ints
 ) -> tuple[Ints, Ints, Mask]:
-    """Return a source and a destination on different nodes for each pair, and a mask of the pairs that have such endpoints.
+    """Return a source and a destination for each pair, and a mask of the pairs in which they are on different nodes.
 
     `sources` and `destinations` (2, pairs) are the endpoints on the first and on the last node of each class.
     """
-    s, d = sources[0], destinations[0]
-    s = np.where(one.endpoints.node[s] == two.endpoints.node[d], sources[1], s)
-    d = np.where(one.endpoints.node[s] == two.endpoints.node[d], destinations[1], d)
-    return s, d, one.endpoints.node[s] != two.endpoints.node[d]
+    source, target = sources[0], destinations[0]
+    source = np.where(out.endpoints.node[source] == into.endpoints.node[target], sources[1], source)
+    target = np.where(out.endpoints.node[source] == into.endpoints.node[target], destinations[1], target)
+    return source, target, out.endpoints.node[source] != into.endpoints.node[target]
 
 
 def note_latencies(totals: LoadTotals, pairs: Pairs, i: Ints, j: Ints) -> None:
-    """Record the latency of every route from the classes `i` to the classes `j` in the totals."""
-    one, two = pairs.one, pairs.two
-    count = one.size[i] * two.size[j]
+    """Record in the totals the latency of every route from class i[k] to class j[k], for all k."""
+    out, into = pairs.out, pairs.into
+    count = out.size[i] * into.size[j]
     for first, end in blocks(count):
-        p, x = ragged(np.zeros(end - first, np.int64), count[first:end])
+        p, pair = ragged(np.zeros(end - first, np.int64), count[first:end])
         a, b = i[first:end][p], j[first:end][p]
-        s, d = one.start[a] + x // two.size[b], two.start[b] + x % two.size[b]
-        apart = one.endpoints.node[s] != two.endpoints.node[d]
-        routes = totals.topology.route(one.endpoints.gpu[s[apart]], two.endpoints.gpu[d[apart]])
-        totals.note_latency(one.key[a[apart]] // pairs.rails, routes.latency)
+        source, target = out.start[a] + pair // into.size[b], into.start[b] + pair % into.size[b]
+        apart = out.endpoints.node[source] != into.endpoints.node[target]
+        routes = totals.topology.route(out.endpoints.gpu[source[apart]], into.endpoints.gpu[target[apart]])
+        totals.note_latency(out.key[a[apart]] // pairs.rails, routes.latency)
 
 
-def sample(totals: LoadTotals, pairs: Pairs, most: Floats) -> bool:
+def sample(totals: LoadTotals, pairs: Pairs, bound: Floats) -> bool:
     """Record the latency of random routes. Return whether every group's slowest recorded route reaches its upper bound.
 
     `most` is the upper bound of each group, in seconds.
     """
-    sources, destinations = pairs.one.endpoints, pairs.two.endpoints
+    sources, destinations = pairs.out.endpoints, pairs.into.endpoints
     start, size = runs(destinations.key, sources.key)
     draw = np.random.default_rng(0)
-    tried = draw.permutation(np.repeat(np.flatnonzero(size), -(-SAMPLE // len(size))))[:SAMPLE]
-    other = start[tried] + draw.integers(size[tried])
-    for first in range(0, len(tried), BLOCK):
-        a, b = tried[first : first + BLOCK], other[first : first + BLOCK]
+    drawn = draw.permutation(np.repeat(np.flatnonzero(size), -(-SAMPLE // len(size))))[:SAMPLE]
+    other = start[drawn] + draw.integers(size[drawn])
+    for first in range(0, len(drawn), BLOCK):
+        a, b = drawn[first : first + BLOCK], other[first : first + BLOCK]
         apart = sources.node[a] != destinations.node[b]
         routes = totals.topology.route(sources.gpu[a[apart]], destinations.gpu[b[apart]])
         totals.note_latency(sources.key[a[apart]] // pairs.rails, routes.latency)
-    return bool((totals.latency >= most * (1 - 1e-12)).all())
+    return bool((totals.latency >= bound * (1 - 1e-12)).all())
 
 
 class Endpoints(NamedTuple):
@@ -247,23 +260,25 @@ class Endpoints(NamedTuple):
     key: Ints
     """Group of each endpoint, or group · rails + rail."""
     node: Ints
+    """Node of each endpoint."""
     gpu: Ints
+    """GPU of each endpoint."""
     weight: Floats
     """Bytes sent or received per byte of the collective's size S."""
 
-    def only(self, kept: Mask | Ints | slice) -> Endpoints:
+    def only(self, selection: Mask | Ints | slice) -> Endpoints:
         """Return the endpoints selected by a mask, indices or a slice."""
-        return Endpoints(self.key[kept], self.node[kept], self.gpu[kept], self.weight[kept])
+        return Endpoints(self.key[selection], self.node[selection], self.gpu[selection], self.weight[selection])
 
     def ordered(self) -> Endpoints:
         """Return the endpoints sorted by key, then by node."""
         return self.only(np.lexsort((self.node, self.key)))
 
 
-def runs(keys: Ints, asked: Ints) -> tuple[Ints, Ints]:
-    """Return the first index of each key of `asked` in the sorted `keys`, and the number of times it occurs there."""
-    start = np.searchsorted(keys, asked)
-    return start, np.searchsorted(keys, asked, side="right") - start
+def runs(keys: Ints, queries: Ints) -> tuple[Ints, Ints]:
+    """Return for each of `queries` the index of its first occurrence in the sorted `keys`, and its number of occurrences."""
+    start = np.searchsorted(keys, queries)
+    return start, np.searchsorted(keys, queries, side="right") - start
 
 
 def blocks(counts: Ints) -> Iterator[tuple[int, int]]:
@@ -294,28 +309,27 @@ def equal_pairs(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
         yield i + first, j
 
 
-def weight_elsewhere(endpoints: Endpoints, asked: Endpoints, nodes: int) -> tuple[Floats, Ints]:
-    """Return two arrays over `asked`: weight of the `endpoints` with the same key on other nodes, and the index of one of them or
-    -1.
+def weight_elsewhere(endpoints: Endpoints, queries: Endpoints, nodes: int) -> tuple[Floats, Ints]:
+    """Return for each of `queries` the weight of the `endpoints` with the same key on other nodes, and the index of one of them.
 
-    `endpoints` are sorted by key and node. `nodes` is the number of nodes.
+    The index is -1 if there is none. `endpoints` are sorted by key and node. `nodes` is the number of nodes.
     """
-    start, count = runs(endpoints.key, asked.key)
-    place = endpoints.key * nodes + endpoints.node
-    _, here = runs(place, asked.key * nodes + asked.node)
-    whole, part = (
-        _sums(own, endpoints.weight, wanted)
-        for own, wanted in ((endpoints.key, asked.key), (place, asked.key * nodes + asked.node))
+    start, count = runs(endpoints.key, queries.key)
+    node_key = endpoints.key * nodes + endpoints.node
+    _, on_node = runs(node_key, queries.key * nodes + queries.node)
+    total, same_node = (
+        _sums(keys, endpoints.weight, query_keys)
+        for keys, query_keys in ((endpoints.key, queries.key), (node_key, queries.key * nodes + queries.node))
     )
     first, last = np.minimum(start, len(endpoints.key) - 1), start + count - 1
-    one = np.where(endpoints.node[first] == asked.node, last, first) if len(endpoints.key) else start
-    return whole - part, np.where(count > here, one, -1)
+    elsewhere = np.where(endpoints.node[first] == queries.node, last, first) if len(endpoints.key) else start
+    return total - same_node, np.where(count > on_node, elsewhere, -1)
 
 
-def _sums(keys: Ints, weight: Floats, asked: Ints) -> Floats:
-    """Return the sum of `weight` over the items whose key is asked[i], for each i."""
-    found, inverse = np.unique(np.concatenate([keys, asked]), return_inverse=True)
-    return summed(inverse[: len(keys)], weight, len(found))[inverse[len(keys) :]]
+def _sums(keys: Ints, weight: Floats, queries: Ints) -> Floats:
+    """Return for each of `queries` the sum of `weight` over the items with that key; 0 without items."""
+    distinct_keys, inverse = np.unique(np.concatenate([keys, queries]), return_inverse=True)
+    return summed(inverse[: len(keys)], weight, len(distinct_keys))[inverse[len(keys) :]]
 
 
 class Side(NamedTuple):
@@ -323,9 +337,9 @@ class Side(NamedTuple):
 
     endpoints: Endpoints
     """Endpoints whose keys are group · rails + rail."""
-    number: Ints
-    """Routing class of each endpoint, an index within its key."""
-    place: Ints
+    route_class: Ints
+    """Routing class of each endpoint; meaningful only among endpoints with the same key."""
+    nic_position: Ints
     """Position of each endpoint's NIC in the order of rails."""
     seconds: Floats
     """Latency from the GPU to its NIC or from the NIC to its GPU, in seconds."""
@@ -337,6 +351,7 @@ class Classes(NamedTuple):
     endpoints: Endpoints
     """Endpoints, sorted by key, class and node."""
     key: Ints
+    """Key of each class, as in Endpoints."""
     weight: Floats
     """Bytes of all endpoints of the class per byte of S."""
     start: Ints
@@ -353,45 +368,47 @@ class Classes(NamedTuple):
         """Index of the class of each endpoint."""
         return np.repeat(np.arange(len(self.size)), self.size)
 
-    def endpoints_of(self, number: Ints) -> Ints:
-        """Return the endpoints of the classes `number` on their first and on their last node, an array (2, classes)."""
-        found: Ints = self.start[number] + np.stack([number * 0, self.size[number] - 1])
-        return found
+    def endpoints_of(self, indices: Ints) -> Ints:
+        """Return for each class in `indices` an endpoint on its first node and one on its last node, an array (2, indices)."""
+        ends: Ints = self.start[indices] + np.stack([indices * 0, self.size[indices] - 1])
+        return ends
 
 
 def classes(side: Side) -> Classes:
-    """Return the routing classes of one side."""
-    order = np.lexsort((side.endpoints.node, side.number, side.endpoints.key))
-    endpoints, number, place, seconds = side.endpoints.only(order), *(x[order] for x in side[1:])
+    """Return the routing classes of one side: endpoints with equal key and `route_class` form a class."""
+    order = np.lexsort((side.endpoints.node, side.route_class, side.endpoints.key))
+    endpoints, number, nic_position, seconds = side.endpoints.only(order), *(x[order] for x in side[1:])
     start = np.flatnonzero((np.diff(endpoints.key, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
-    count = np.diff(start, append=len(number))
-    at = np.arange(len(number))
-    slow = seconds >= np.repeat(np.maximum.reduceat(seconds, start), count) * (1 - 1e-12)
+    size = np.diff(start, append=len(number))
+    index = np.arange(len(number))
+    slow = seconds >= np.repeat(np.maximum.reduceat(seconds, start), size) * (1 - 1e-12)
     return Classes(
         endpoints,
         endpoints.key[start],
         np.add.reduceat(endpoints.weight, start),
         start,
-        count,
+        size,
         np.stack(
             [
-                np.minimum.reduceat(np.where(slow, at, len(at)), start),
-                np.maximum.reduceat(np.where(slow, at, -1), start),
+                np.minimum.reduceat(np.where(slow, index, len(index)), start),
+                np.maximum.reduceat(np.where(slow, index, -1), start),
             ]
         ),
-        np.stack([np.minimum.reduceat(place, start), np.maximum.reduceat(place, start)]),
+        np.stack([np.minimum.reduceat(nic_position, start), np.maximum.reduceat(nic_position, start)]),
     )
 
 
 class Pairs(NamedTuple):
     """Pairs of sending and receiving classes with equal keys."""
 
-    one: Classes
-    two: Classes
+    out: Classes
+    """Classes of senders."""
+    into: Classes
+    """Classes of receivers."""
     start: Ints
-    """Index of the first class of `two` with the key of each class of `one`."""
+    """Index of the first class of `into` with the key of each class of `out`."""
     size: Ints
-    """Number of classes of `two` with the key of each class of `one`."""
+    """Number of classes of `into` with the key of each class of `out`."""
     rails: int
     """Number of rails; a key is group · rails + rail."""
 
@@ -401,13 +418,13 @@ class Pairs(NamedTuple):
         return int(self.size.sum())
 
     def blocks(self) -> Iterator[tuple[Ints, Ints, Floats]]:
-        """Yield, block by block, arrays (i, j, bytes per byte of S) over pairs of a class i of `one` and a class j of `two`."""
+        """Yield, block by block, arrays (i, j, bytes per byte of S) over pairs of a class i of `out` and a class j of `into`."""
         number = np.cumsum(self.size) - self.size  # of the first pair of each class
-        pair, inside = _inside_classes(self.one, self.two, number - self.start)
+        pair, inside = _inside_classes(self.out, self.into, number - self.start)
         for first, end in blocks(self.size):
             i, j = ragged(self.start[first:end], self.size[first:end])
             i += first
-            weight = self.one.weight[i] * self.two.weight[j]
+            weight = self.out.weight[i] * self.into.weight[j]
             low, high = np.searchsorted(pair, [number[first], number[end - 1] + self.size[end - 1]])
             # Bytes that stay in a node do not cross a NIC. The difference of equal sums can be -1e-17, hence the maximum.
             weight[pair[low:high] - number[first]] -= inside[low:high]
@@ -415,27 +432,29 @@ class Pairs(NamedTuple):
 
 
 def paired(out: Side, into: Side, rails: int) -> Pairs:
-    """Return the pairs of the classes of two sides that have endpoints."""
-    one, two = classes(out), classes(into)
-    return Pairs(one, two, *runs(two.key, one.key), rails)
+    """Return the pairs of a class of `out` and a class of `into` with the same key."""
+    senders, receivers = classes(out), classes(into)
+    return Pairs(senders, receivers, *runs(receivers.key, senders.key), rails)
 
 
-def _inside_classes(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floats]:
-    """Return the indices of the pairs of classes that share a node, and the bytes per byte of S of each pair that stay inside
-    nodes."""
-    nodes = 1 + int(max(one.endpoints.node.max(), two.endpoints.node.max()))
-    (a, key, sent), (b, other, received) = (_by_node(side, nodes) for side in (one, two))
-    found = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in equal_pairs(key, other)]
-    return _summed(*(np.concatenate(arrays) for arrays in zip((a[:0], sent[:0]), *found, strict=True)))
+def _inside_classes(out: Classes, into: Classes, shift: Ints) -> tuple[Ints, Floats]:
+    """Return the pairs of classes that share a node, and the bytes of each that stay inside nodes, per byte of S.
+
+    `shift` (classes of `out`,) is added to the index of the class of `into` to number the pairs.
+    """
+    nodes = 1 + int(max(out.endpoints.node.max(), into.endpoints.node.max()))
+    (a, out_key, sent), (b, in_key, received) = (_by_node(side, nodes) for side in (out, into))
+    shared = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in equal_pairs(out_key, in_key)]
+    return _summed(*(np.concatenate(arrays) for arrays in zip((a[:0], sent[:0]), *shared, strict=True)))
 
 
 def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
     """Return three columns sorted by the second: class, key · nodes + node, and weight of the class on that node."""
     member, node = side.members, side.endpoints.node
     start = np.flatnonzero((np.diff(member, prepend=-1) != 0) | (np.diff(node, prepend=-1) != 0))
-    place = (side.endpoints.key * nodes + node)[start]
-    order = np.argsort(place, kind="stable")
-    return member[start][order], place[order], np.add.reduceat(side.endpoints.weight, start)[order]
+    node_key = (side.endpoints.key * nodes + node)[start]
+    order = np.argsort(node_key, kind="stable")
+    return member[start][order], node_key[order], np.add.reduceat(side.endpoints.weight, start)[order]
 
 
 class LoadTotals:
@@ -453,9 +472,9 @@ class LoadTotals:
             _rail_by_rail(symmetry.up, np.arange(symmetry.up.shape[1])),
             _rail_by_rail(symmetry.down[:, None], symmetry.rail[:, None]),
         )
-        self.place = np.full((2, self.links), -1)
-        for place, nics in zip(self.place, self.nics, strict=True):
-            place[nics] = np.arange(len(nics))
+        self.nic_position = np.full((2, self.links), -1)
+        for positions, nics in zip(self.nic_position, self.nics, strict=True):
+            positions[nics] = np.arange(len(nics))
         self.low = np.full((2, self.links), _NOWHERE)
         self.high = np.full((2, self.links), -1)
         self.dense = np.zeros(groups * self.links) if groups * self.links <= _DENSE else None
@@ -464,15 +483,15 @@ class LoadTotals:
     def add(
         self, routes: Routes, group: Ints, weight: Floats, part: Mask | None = None, nic_range: Ints | None = None
     ) -> None:
-        """Add `weight` bytes per byte of S on each route to its links, or to those of its links in `part`.
+        """Add `weight` bytes per byte of S on each route to its links, or to those of its links in `part` (links,).
 
-        `nic_range` (4, routes) has the positions of the first and last NIC that the bytes leave by and arrive by; None for
-        routes inside nodes.
+        `group` is the group of each route. `nic_range` (4, routes) has the positions of the first and last NIC that bytes leave
+        by and arrive by; None for routes inside nodes.
         """
         route, link, share = np.repeat(np.arange(len(weight)), np.diff(routes.start)), routes.links, routes.share
         if part is not None:
-            kept = np.flatnonzero(part[link])
-            route, link, share = route[kept], link[kept], share[kept]
+            in_part = np.flatnonzero(part[link])
+            route, link, share = route[in_part], link[in_part], share[in_part]
         self._sum(group[route] * self.links + link, weight[route] * share)
         if nic_range is not None:
             inner = np.flatnonzero(self.between[link])
@@ -483,37 +502,37 @@ class LoadTotals:
 
     def check(self, routes: int) -> None:
         """Raise TooManyRoutesError if `routes`, a number of routes, are too many to load them one by one."""
-        most = MOST // width(self.topology)
-        if routes > most:
+        limit = MOST // width(self.topology)
+        if routes > limit:
             raise TooManyRoutesError(
                 f"the routing and the faults of this cluster give the pairs of an all-to-all {routes} different routes, more "
-                f"than {most} at once; use smaller groups, or adaptive routing"
+                f"than {limit} at once; use smaller groups, or adaptive routing"
             )
 
     def nic_ranges_of(self, routes: Routes) -> Ints | None:
-        """Return the NIC ranges (4, routes) of routes with one NIC at each end, or None if routes name no NICs."""
+        """Return `nic_range` of `add` for routes with one NIC at each end; -1 for a route without NICs, None without any NICs."""
         if self.between.all():
             return None
         route, link = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start)), routes.links
-        found = np.full((2, len(routes.latency)), -1)
+        nic_position = np.full((2, len(routes.latency)), -1)
         for side in (0, 1):
-            crossed = np.flatnonzero(self.place[side][link] >= 0)
-            found[side][route[crossed]] = self.place[side][link[crossed]]
-        return found.repeat(2, axis=0)
+            crossed = np.flatnonzero(self.nic_position[side][link] >= 0)
+            nic_position[side][route[crossed]] = self.nic_position[side][link[crossed]]
+        return nic_position.repeat(2, axis=0)
 
     def seconds(self, routes: Routes, part: Mask) -> Floats:
         """Return the latency of each route on the links in `part`, in seconds."""
         route = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start))
-        kept = np.flatnonzero(part[routes.links])
-        latency = self.topology.latency[routes.links[kept]] * routes.share[kept]
-        return summed(route[kept], latency, len(routes.latency))
+        in_part = np.flatnonzero(part[routes.links])
+        latency = self.topology.latency[routes.links[in_part]] * routes.share[in_part]
+        return summed(route[in_part], latency, len(routes.latency))
 
     def note_latency(self, group: Ints, latency: Floats) -> None:
         """Raise the recorded latency of each group to the largest of its routes' `latency`, in seconds."""
         np.maximum.at(self.latency, group, latency)
 
     def _sum(self, key: Ints, weight: Floats) -> None:
-        """Add weights to the sums at keys, in an array of all keys if there are few."""
+        """Add each weight to the total of its key, group · links + link: in a dense array, or else a list of sums per call."""
         if self.dense is not None:
             self.dense += np.bincount(key, weight, len(self.dense))
         elif len(key):
@@ -551,13 +570,13 @@ class LoadTotals:
 
 
 def _rail_by_rail(nics: Ints, rails: Ints) -> Ints:
-    """Return each NIC once, sorted by the position of its rail."""
+    """Return each of `nics` once, sorted by its rail. `rails` has the rail of each entry and broadcasts to `nics`."""
     rail = np.broadcast_to(rails, nics.shape).ravel()
-    found, first = np.unique(nics.ravel(), return_index=True)
-    return found[np.argsort(rail[first], kind="stable")]
+    distinct_nics, first = np.unique(nics.ravel(), return_index=True)
+    return distinct_nics[np.argsort(rail[first], kind="stable")]
 
 
 def _summed(key: Ints, weight: Floats) -> tuple[Ints, Floats]:
     """Return the distinct keys, ascending, and the sum of the weights of each."""
-    found, inverse = np.unique(key, return_inverse=True)
-    return found, summed(inverse, weight, len(found))
+    distinct_keys, inverse = np.unique(key, return_inverse=True)
+    return distinct_keys, summed(inverse, weight, len(distinct_keys))
