@@ -71,7 +71,7 @@ class Group(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Part of a collective in which all pairs move their bytes at one common rate."""
+    """Part of a collective in which all pairs move their bytes at the same time, in proportion to their fractions."""
 
     rounds: float
     """Number of dependent steps. Each adds the latency of the slowest pair."""
@@ -106,8 +106,8 @@ class AllPairs(NamedTuple):
         shift, source = np.divmod(np.arange(n * (n - 1), dtype=np.int64), n)
         destination = (source + shift + 1) % n
         fraction = self.sent[source] * self.received[destination]
-        kept = fraction > 0
-        return Phase(self.rounds, source[kept], destination[kept], fraction[kept])
+        moving = fraction > 0
+        return Phase(self.rounds, source[moving], destination[moving], fraction[moving])
 
 
 @runtime_checkable
@@ -149,7 +149,7 @@ class FunctionAlgorithm(Algorithm):
 
 
 def checked_shares(shares: tuple[float, ...], n: int) -> tuple[float, ...]:
-    """Return the shares of `n` positions, () if all are equal. Raises InputError unless they are `n` shares with sum 1."""
+    """Return `shares` of all rows for `n` positions, or () if all are equal. Raises InputError unless they are `n` with sum 1."""
     if not shares:
         return ()
     if len(shares) != n or not min(shares) >= 0 or not abs(math.fsum(shares) - 1) < 1e-9:
@@ -161,23 +161,23 @@ def checked_shares(shares: tuple[float, ...], n: int) -> tuple[float, ...]:
 
 
 def node_switch(node: int) -> int:
-    """Return the position of the switches inside a node."""
+    """Return the (negative) position that stands for the switches inside node number `node`."""
     return -1 - node
 
 
 def network_switch(rail: int) -> int:
-    """Return the position of the switches between nodes on a rail."""
+    """Return the (negative) position that stands for the switches between nodes on rail number `rail`."""
     return NETWORK - rail
 
 
 def nodes_of(group: Group) -> tuple[int, int]:
-    """Return (positions per node, number of nodes)."""
+    """Return (positions per node, number of nodes); the innermost level of a group is its nodes."""
     inside = group.levels[0] if group.levels else 1
     return inside, group.n // inside
 
 
 def node_pairs(group: Group) -> tuple[Ints, Ints]:
-    """Return (sources, destinations) of all ordered pairs of different ranks on the same node."""
+    """Return two arrays (pairs,), sources and destinations, of all ordered pairs of different ranks on the same node."""
     inside, nodes = nodes_of(group)
     shift, rank = np.divmod(np.arange(inside * (inside - 1), dtype=np.int64), inside)
     first = np.arange(nodes)[:, None] * inside
@@ -200,9 +200,9 @@ def phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
 
 @lru_cache(maxsize=64)
 def _phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return the phases of an algorithm. An error in outside code names the algorithm."""
+    """Return the phases of an algorithm by its full name. An error in outside code names the algorithm."""
     with plugins.blaming(ROOM, name):
-        return _built(name, algorithm(name), op, group)
+        return _checked_phases(name, algorithm(name), op, group)
 
 
 def algorithm(name: str) -> Algorithm:
@@ -211,46 +211,48 @@ def algorithm(name: str) -> Algorithm:
     A function called `phases` stands for its module if that is an Algorithm. Raises UnknownNameError for an unknown name, and
     InputError for a module with operations but without steps.
     """
-    found = plugins.load(ROOM, name, "phases")
+    loaded = plugins.load(ROOM, name, "phases")
     with plugins.blaming(ROOM, name):
-        found = found() if isinstance(found, type) else found
-        if isinstance(found, Algorithm):
-            return found
-        home = inspect.getmodule(found)
-        if isinstance(home, Algorithm) and home.phases is found:
+        loaded = loaded() if isinstance(loaded, type) else loaded
+        if isinstance(loaded, Algorithm):
+            return loaded
+        home = inspect.getmodule(loaded)
+        if isinstance(home, Algorithm) and home.phases is loaded:
             return home
         if home is not None and "OPS" in vars(home):
             lacks = "its module has OPS, but not both phases and steps"
             raise TypeError(f"{lacks}; write a class that derives from clustersim.collectives.model.Algorithm")
-        return FunctionAlgorithm(found)
+        return FunctionAlgorithm(loaded)
 
 
-def _built(name: str, own: Algorithm, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return the phases of an algorithm, checked and read-only. Raises InputError for unsupported operations."""
-    if op not in own.OPS:
-        raise InputError(f"{name} cannot do {op}, only {', '.join(sorted(own.OPS))}; {op} is done by {_able(op)}")
+def _checked_phases(name: str, chosen: Algorithm, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    """Return the checked phases of `chosen`, with read-only arrays. Raises InputError for an unsupported operation or group."""
+    if op not in chosen.OPS:
+        raise InputError(
+            f"{name} cannot do {op}, only {', '.join(sorted(chosen.OPS))}; {op} is done by {_supporting(op)}"
+        )
     if group.n < 1 or math.prod(group.levels) != group.n:
         raise InputError(f"levels {group.levels} of a group must multiply to its {group.n} ranks")
     if group.n == 1:
         return ()
-    found = own.phases(op, group)
+    result = chosen.phases(op, group)
     if plugins.outside(ROOM, name):
-        found = tuple(map(partial(_sane, n=group.n), found))
-        if not any(map(_moves, found)):
+        result = tuple(map(partial(_sane, n=group.n), result))
+        if not any(map(_moves, result)):
             raise ValueError("no phase moves any bytes")
-    for phase in found:
+    for phase in result:
         for array in phase[1:]:
             array.flags.writeable = False
-    return found
+    return result
 
 
 def _sane(phase: Phase | AllPairs, n: int) -> Phase | AllPairs:
-    """Return a phase from outside code as arrays of equal length. Raises ValueError if it is impossible for n ranks."""
+    """Return a phase from outside code with copied arrays. Raises ValueError or TypeError if it is invalid for n ranks."""
     if not isinstance(phase, (Phase, AllPairs)):
         raise TypeError(f"a phase is a Phase or an AllPairs, not {shown(phase)}")
-    dense = isinstance(phase, AllPairs)
-    ranks = [np.arange(n)] * 2 if dense else [np.array(part) for part in phase[1:3]]
-    amounts = [np.array(part, np.float64) for part in (phase[1:] if dense else phase[3:])]
+    all_pairs = isinstance(phase, AllPairs)
+    ranks = [np.arange(n)] * 2 if all_pairs else [np.array(part) for part in phase[1:3]]
+    amounts = [np.array(part, np.float64) for part in (phase[1:] if all_pairs else phase[3:])]
     if not 0 < float(phase.rounds) < math.inf:
         raise ValueError(f"rounds are {phase.rounds}; a phase has a finite number above 0")
     if any(part.ndim != 1 or part.shape != ranks[0].shape for part in (*amounts, *ranks)):
@@ -259,7 +261,7 @@ def _sane(phase: Phase | AllPairs, n: int) -> Phase | AllPairs:
         raise ValueError("fractions are not all finite and at least 0")
     if any(part.dtype.kind not in "iu" or (part >= n).any() for part in ranks):
         raise ValueError(f"ranks are not all whole numbers below {n}")
-    if dense:
+    if all_pairs:
         return AllPairs(float(phase.rounds), *amounts)
     source, destination = (part.astype(np.int64) for part in ranks)
     return Phase(float(phase.rounds), source, destination, *amounts)
@@ -272,20 +274,20 @@ def _moves(phase: Phase | AllPairs) -> bool:
     return bool(phase.fraction.any())
 
 
-def _able(op: str) -> str:
-    """Return the names of the algorithms that can do a collective, as text."""
-    able = [name for name in sorted(plugins.names(ROOM)) if op in algorithm(name).OPS]
-    return ", ".join(able) or "none of the algorithms"
+def _supporting(op: str) -> str:
+    """Return the names of the algorithms that support an operation, as text for a message."""
+    supporting = [name for name in sorted(plugins.names(ROOM)) if op in algorithm(name).OPS]
+    return ", ".join(supporting) or "none of the algorithms"
 
 
 def digits(group: Group, level: int) -> tuple[Ints, int, int]:
-    """Return (digit `level` of every position, stride between neighbours of that level, fan-out of the level)."""
+    """Return (digit `level` of every position (n,), stride between neighbours of that level, fan-out of the level)."""
     stride, fan = math.prod(group.levels[:level]), group.levels[level]
     return np.arange(group.n, dtype=np.int64) // stride % fan, stride, fan
 
 
 def neighbours(group: Group, level: int) -> Ints:
-    """Return, for every position, the next one in the ring over digit `level`, with its other digits unchanged."""
+    """Return for each position the next position in the ring over digit `level`, with its other digits unchanged (n,)."""
     digit, stride, fan = digits(group, level)
     return np.arange(group.n, dtype=np.int64) + ((digit + 1) % fan - digit) * stride
 
@@ -297,12 +299,12 @@ def backwards(steps: Iterable[Step], last: int) -> Iterator[Step]:
 
 
 def merged(rounds: float, *parts: tuple[Ints, Ints, float]) -> Phase:
-    """Return one phase of several lists (sources, destinations, fraction), without pairs that have no bytes."""
+    """Return one phase of several parts (sources, destinations, fraction of S per pair), without parts of fraction 0."""
     parts = tuple(part for part in parts if part[2])
     source, destination = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     return Phase(rounds, source, destination, np.repeat([part[2] for part in parts], [len(part[0]) for part in parts]))
 
 
 def uniform(rounds: float, source: Ints, destination: Ints, fraction: float) -> Phase:
-    """Return a phase in which every pair carries the same fraction of S."""
+    """Return a phase in which each pair (source[i], destination[i]) carries the same fraction of S."""
     return Phase(rounds, source, destination, np.full(len(source), fraction))

@@ -69,11 +69,11 @@ def plan(
     if op in MESSAGES:
         return _messages(topology, algorithm, kinds, group, collective)
     if algorithm != NCCL:
-        parts, latency, sms = _phases(algorithm, op, group), CALLS.get(algorithm), SMS.get(algorithm, 0)
-        return CollectivePlan(algorithm, "", group.levels, (), latency, float("inf"), parts, sms)
+        parts, latency, blocks = _phases(algorithm, op, group), CALLS.get(algorithm), SMS.get(algorithm, 0)
+        return CollectivePlan(algorithm, "", group.levels, (), latency, float("inf"), parts, blocks)
     launch = topology.node.nccl.launch or 0.0
-    found = [(kind, choose(op, collective.size, kind, topology.facts(kind.types))) for kind in kinds]
-    kind, choice = max(found, key=lambda one: collective_seconds(one[1], collective.size))
+    choices = [(kind, choose(op, collective.size, kind, topology.facts(kind.types))) for kind in kinds]
+    kind, choice = max(choices, key=lambda row: collective_seconds(row[1], collective.size))
     file = file_of(choice.algorithm, kind, topology.facts(kind.types))
     levels = kind.group.levels
     sizes = kind.sizes if all(other.sizes == kind.sizes for other in kinds) else ()
@@ -85,19 +85,19 @@ def plan(
 def _messages(
     topology: Topology, algorithm: str, kinds: Sequence[CommunicatorShape], group: Group, collective: Collective
 ) -> CollectivePlan:
-    """Return NCCL's plan of a point-to-point message, or of a ring exchange: n - 1 messages in sequence."""
+    """Return NCCL's plan of a message, or of a ring exchange, which is n - 1 messages in sequence. Arguments as in `plan`."""
     parts, rounds = ((_message(),), 1) if collective.op == "send" else (ring_exchange(group.n), group.n - 1)
     if not rounds:
         return CollectivePlan(algorithm, "", group.levels, (), 0.0, float("inf"), parts)
     size = collective.size / rounds
-    found = [choose("send", size, kind, topology.facts(kind.types)) for kind in kinds]
-    own = max(found, key=lambda one: collective_seconds(one, size))
-    latency = rounds * ((topology.node.nccl.launch or 0.0) + own.latency_s)
-    return CollectivePlan(algorithm, own.protocol, group.levels, (), latency, own.rate_bytes_per_s, parts, own.channels)
+    choices = [choose("send", size, kind, topology.facts(kind.types)) for kind in kinds]
+    slowest = max(choices, key=lambda choice: collective_seconds(choice, size))
+    latency, rate = rounds * ((topology.node.nccl.launch or 0.0) + slowest.latency_s), slowest.rate_bytes_per_s
+    return CollectivePlan(algorithm, slowest.protocol, group.levels, (), latency, rate, parts, slowest.channels)
 
 
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return the phases of an algorithm, none for a group of one rank."""
+    """Return the phases of an algorithm file; none for a group of one rank."""
     return phases(algorithm, op, group) if group.n > 1 else ()
 
 
@@ -108,6 +108,6 @@ def _message() -> Phase:
 
 
 def ring_exchange(n: int) -> tuple[Phase, ...]:
-    """Return the phase in which every position sends its bytes to the next one n - 1 times."""
+    """Return one phase in which each of `n` positions sends its bytes to the next position n - 1 times; none for n = 1."""
     ranks = np.arange(n, dtype=np.int64)
     return (uniform(n - 1, ranks, np.roll(ranks, -1), 1.0),) if n > 1 else ()

@@ -10,7 +10,8 @@ from clustersim.collectives.model import Group, Step, backwards, network_switch,
 def all_gather(group: Group, within: Callable[[int, int, int], Iterator[Step]]) -> Iterator[Step]:
     """Yield the steps of an all_gather. In rounds 0 and 1 each chunk goes over its owner's rail to its head in every node.
 
-    `within(node, head, chunk)` yields the steps from round 2 on, in which the head distributes the chunk inside its node.
+    `within(node, head, chunk)` yields the steps from round 2 on, in which the rank `head` distributes the chunk in its node. The
+    chunk of rank r has index r.
     """
     inside, nodes = nodes_of(group)
     for owner in range(group.n):
@@ -24,8 +25,11 @@ def all_gather(group: Group, within: Callable[[int, int, int], Iterator[Step]]) 
             yield from within(node, head, owner)
 
 
-def either(op: str, all_reduce: Iterator[Step], all_gather: Iterator[Step], last: int) -> Iterator[Step]:
-    """Yield the steps of `op`; a reduce_scatter is the all_gather, whose last round is `last`, reversed."""
+def steps_of(op: str, all_reduce: Iterator[Step], all_gather: Iterator[Step], last: int) -> Iterator[Step]:
+    """Yield the steps of `op`, which is all_reduce, all_gather or reduce_scatter.
+
+    A reduce_scatter is the `all_gather` reversed; `last` is the index of its last round.
+    """
     if op == "all_reduce":
         yield from all_reduce
     elif op == "all_gather":

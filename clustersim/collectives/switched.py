@@ -25,7 +25,7 @@ class Switches(NamedTuple):
 
 
 def switches(algorithm: str, op: str, group: Group) -> Switches:
-    """Return which switches the steps of `op` use. Raises UnknownNameError or InputError if `algorithm` cannot do it."""
+    """Return which switches the steps of `op` use. Raises UnknownNameError or InputError if `algorithm` does not support it."""
     lowest = [np.minimum(p.source, p.destination) for p in phases(algorithm, op, group) if isinstance(p, Phase)]
     low = np.concatenate([np.zeros(1, np.int64), *lowest])
     return Switches(bool(((low > NETWORK) & (low < 0)).any()), bool((low <= NETWORK).any()))
@@ -39,31 +39,32 @@ def fitted(
     upwards: Iterable[int],
     shares: tuple[float, ...],
 ) -> Group:
-    """Return the group of GPUs `gpus` (groups, n) for `algorithm`: node by node if its steps use switches.
+    """Return the Group on which `algorithm` runs `ops` over the GPUs `gpus` (groups, n).
 
-    `upwards` comes from `levels.fanouts`. Raises InputError with the remedy for an unsupported operation, or a cluster without
-    the switches that the algorithm needs.
+    Its levels are (positions per node, nodes) if steps use switches, else those of `levels.levels`. `upwards` are the fan-outs
+    above the node (`levels.fanouts`). shares: share of all rows for each rank's experts, empty if equal. Raises InputError with
+    the remedy for an unsupported operation, or a cluster without the switches that the algorithm needs.
     """
-    nodes, wanted = topology.numbering.node_of(gpus), tuple(ops)
+    nodes, needed_ops = topology.numbering.node_of(gpus), tuple(ops)
     by_nodes = Group(gpus.shape[1], by_node(nodes), shares)
-    used = [switches(algorithm, op, by_nodes) for op in wanted]
+    used = [switches(algorithm, op, by_nodes) for op in needed_ops]
     if not any(map(any, used)):
         by_levels = by_nodes._replace(levels=levels(nodes, upwards))
-        for op in wanted:
+        for op in needed_ops:
             phases(algorithm, op, by_levels)  # raises for what the algorithm does not support on these levels
         return by_levels
-    for op, one in zip(wanted, used, strict=True):
-        if why := lacking(topology, one, by_nodes):
+    for op, op_switches in zip(needed_ops, used, strict=True):
+        if why := lacking(topology, op_switches, by_nodes):
             raise InputError(f"{algorithm} cannot do {op} here: {why}")
     return by_nodes
 
 
 def lacking(topology: Topology, used: Switches, group: Group) -> str | None:
-    """Return which of the `used` switches the cluster lacks, with the remedy; None if it has all of them."""
+    """Return text: which of the `used` switches the cluster lacks, and the remedy. Return None if it has all of them."""
     node = topology.node
     if used.node and not (node.multicast and node.scale_up == "nvswitch"):
-        kind = "" if node.scale_up == "nvswitch" else " and scale_up.kind: nvswitch"
-        remedy = f"write scale_up.multicast: true{kind}, or name another algorithm"
+        kind_remedy = "" if node.scale_up == "nvswitch" else " and scale_up.kind: nvswitch"
+        remedy = f"write scale_up.multicast: true{kind_remedy}, or name another algorithm"
         return f"the nodes have no switches that add up; {remedy}"
     if used.network and node.scale_up not in JOINED:
         return (

@@ -12,23 +12,29 @@ from clustersim.collectives.algorithms.tree import depths, parents
 from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of
 
 PairList = tuple[Ints, Ints, float]
+"""Sources and destinations of pairs, and the fraction of the collective's size that each pair carries."""
 
 
 @lru_cache(maxsize=64)
 def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
-    """Return (parent of every node, depth of every node, largest depth) of both trees. The root is node 0, its own parent."""
+    """Return (parent of each node, depth of each node, largest depth of both trees) for both trees; arrays are (nodes,).
+
+    The root is node 0, its own parent, with depth 0.
+    """
     if nodes == 1:
-        one = np.zeros(1, np.int64)
-        return ((one, one, 0),) * 2
-    found = [(parent, depths(parent)) for parent in parents(nodes)]
-    deepest = max(int(depth.max()) for _, depth in found)
-    first = np.zeros(1, np.int64)
-    return tuple((np.append(first, parent), np.append(first, depth), deepest) for parent, depth in found)
+        zeros = np.zeros(1, np.int64)
+        return ((zeros, zeros, 0),) * 2
+    trees = [(parent, depths(parent)) for parent in parents(nodes)]
+    largest_depth = max(int(depth.max()) for _, depth in trees)
+    root = np.zeros(1, np.int64)
+    return tuple((np.append(root, parent), np.append(root, depth), largest_depth) for parent, depth in trees)
 
 
 def between(group: Group, rail: int, start: int) -> Iterator[Step]:
-    """Yield the steps of an all_reduce between the heads (position `rail`) of all nodes on chunk 2·rail + tree, from round
-    `start` on."""
+    """Yield the steps of an all_reduce between the GPUs with index `rail` of all nodes, from round `start` on.
+
+    Tree 0 carries chunk 2·rail, tree 1 chunk 2·rail + 1.
+    """
     inside, nodes = nodes_of(group)
     for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
         for node in range(1, nodes):
@@ -39,18 +45,18 @@ def between(group: Group, rail: int, start: int) -> Iterator[Step]:
 
 
 def edges(heads: Ints) -> tuple[PairList, ...]:
-    """Return the pairs (source, destination, fraction) between heads (nodes, rails), upwards and downwards; none on one node."""
+    """Return the pairs between `heads` (nodes, rails) along both trees, first upwards and then downwards; () on one node."""
     nodes, rails = heads.shape
     if nodes == 1:
         return ()
-    child = np.concatenate([np.arange(1, nodes)] * 2)
-    above = np.concatenate([parent[1:] for parent, _, _ in node_trees(nodes)])
-    low, high = heads[child].ravel(), heads[above].ravel()
-    return (low, high, 0.5 / rails), (high, low, 0.5 / rails)
+    child_node = np.concatenate([np.arange(1, nodes)] * 2)
+    parent_node = np.concatenate([parent[1:] for parent, _, _ in node_trees(nodes)])
+    child_heads, parent_heads = heads[child_node].ravel(), heads[parent_node].ravel()
+    return (child_heads, parent_heads, 0.5 / rails), (parent_heads, child_heads, 0.5 / rails)
 
 
 def rounds(nodes: int, inside: int) -> int:
-    """Return the number of rounds of an all_reduce up and down the trees over `nodes` nodes, the largest with `inside` GPUs."""
+    """Return the number of rounds of an all_reduce up and down chains of at most `inside` GPUs and trees over `nodes` nodes."""
     return 2 * (node_trees(nodes)[0][2] + inside - 1)
 
 
@@ -59,23 +65,23 @@ def along(chains: Sequence[Ints]) -> Iterator[Step]:
 
     `chains` are, for each node, the positions (rails, GPUs) along the chain of each rail, the head first.
     """
-    inside = max(own.shape[1] for own in chains)
-    paths = [own.tolist() for own in chains]
+    inside = max(chain.shape[1] for chain in chains)
+    paths = [chain.tolist() for chain in chains]
     for tree, (parent, depth, deepest) in enumerate(node_trees(len(chains))):
         last = deepest + inside - 1
         for rail in range(len(paths[0])):
-            for node, own in enumerate(paths):
-                for place in range(node == 0, len(own[rail])):  # the head of node 0 is the root
-                    rank = own[rail][place]
-                    above = own[rail][place - 1] if place else paths[int(parent[node])][rail][0]
-                    level = int(depth[node]) + place
+            for node, chain in enumerate(paths):
+                for position in range(node == 0, len(chain[rail])):  # the head of node 0 is the root
+                    rank = chain[rail][position]
+                    above = chain[rail][position - 1] if position else paths[int(parent[node])][rail][0]
+                    level = int(depth[node]) + position
                     yield Step(last - level, rank, above, 2 * rail + tree, reduce=True)
                     yield Step(last + level - 1, above, rank, 2 * rail + tree, reduce=False)
 
 
 def phase(chains: Sequence[Ints]) -> Phase:
     """Return the phase of `along`: chains inside nodes and the edges of both trees between nodes, in both directions."""
-    rails, inside = len(chains[0]), max(own.shape[1] for own in chains)
-    low, high = (np.concatenate([own[:, part].ravel() for own in chains]) for part in (slice(1, None), slice(-1)))
-    heads = np.stack([own[:, 0] for own in chains])
+    rails, inside = len(chains[0]), max(chain.shape[1] for chain in chains)
+    low, high = (np.concatenate([chain[:, part].ravel() for chain in chains]) for part in (slice(1, None), slice(-1)))
+    heads = np.stack([chain[:, 0] for chain in chains])
     return merged(rounds(len(chains), inside), (low, high, 1 / rails), (high, low, 1 / rails), *edges(heads))

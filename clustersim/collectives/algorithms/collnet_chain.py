@@ -21,11 +21,11 @@ def steps(op: str, group: Group) -> Iterator[Step]:
     across = 2 if nodes > 1 else 0
     for rail in range(inside):
         for rank in range(group.n):
-            place = (rail - rank) % inside  # 0 is the head
-            if place:
+            distance = (rail - rank) % inside  # 0 is the head
+            if distance:
                 above = rank // inside * inside + (rank + 1) % inside
-                yield Step(inside - 1 - place, rank, above, rail, reduce=True)
-                yield Step(inside - 1 + across + place - 1, above, rank, rail, reduce=False)
+                yield Step(inside - 1 - distance, rank, above, rail, reduce=True)
+                yield Step(inside - 1 + across + distance - 1, above, rank, rail, reduce=False)
             elif across:
                 yield Step(inside - 1, rank, network_switch(rail), rail, reduce=True)
                 yield Step(inside, network_switch(rail), rank, rail, reduce=False)
@@ -36,8 +36,8 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     inside, nodes = nodes_of(group)
     rank = np.arange(group.n, dtype=np.int64)
     above = rank // inside * inside + (rank + 1) % inside
-    network = network_switch(0) - rank % inside
-    part = (inside - 1) / inside
-    chains = [(rank, above, part), (above, rank, part)] if inside > 1 else []
-    between = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []
+    switches = network_switch(0) - rank % inside
+    chain_share = (inside - 1) / inside
+    chains = [(rank, above, chain_share), (above, rank, chain_share)] if inside > 1 else []
+    between = [(rank, switches, 1 / inside), (switches, rank, 1 / inside)] if nodes > 1 else []
     return (merged(2 * (inside - 1) + 2 * (nodes > 1), *chains, *between),)

@@ -12,18 +12,21 @@ from functools import partial
 import numpy as np
 
 from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, node_pairs, nodes_of
-from clustersim.collectives.rail_steps import all_gather, either
+from clustersim.collectives.rail_steps import all_gather, steps_of
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op`. Chunk c of an all_reduce belongs to rail c; in other operations chunk r belongs to rank r."""
-    return either(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=2)
+    """Yield the steps of an all_reduce, all_gather or reduce_scatter; other operations are not supported.
+
+    In an all_reduce, the GPUs of rail c sum chunk c. Otherwise chunk r starts or ends on rank r.
+    """
+    return steps_of(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=2)
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:
-    """Yield the steps: sums to each rail's head, over the network's switches, and back to all ranks of the node."""
+    """Yield the steps of an all_reduce: sums to each rail's head, over the network's switches, and back to all ranks."""
     inside, nodes = nodes_of(group)
     across = 2 if nodes > 1 else 0
     for head in range(group.n):

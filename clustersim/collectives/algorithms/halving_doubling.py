@@ -30,16 +30,19 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _swap(round_: int, bit: int, n: int, halving: bool) -> Iterator[Step]:
-    """Yield the steps of one round, in which ranks exchange chunks with the partner that differs in one bit."""
+    """Yield the steps of round `round_`, in which each of n ranks swaps chunks with the rank that differs in bit `bit`.
+
+    halving: the steps reduce, each rank sends half of its chunks; otherwise each rank sends all chunks that it has.
+    """
     for rank in range(n):
         partner = rank ^ 1 << bit
-        mine = (partner if halving else rank) % (2 << bit)  # the low bits of the chunks that leave this rank
-        for chunk in range(mine, n, 2 << bit):
+        low_bits = (partner if halving else rank) % (2 << bit)  # of the chunks that leave this rank
+        for chunk in range(low_bits, n, 2 << bit):
             yield Step(round_, rank, partner, chunk, reduce=halving)
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase of n pairs per round. Raises InputError if n is not a power of two."""
+    """Return a phase of n pairs for each round. Raises InputError if n is not a power of two."""
     bits = _bits(group.n)
     rank = np.arange(group.n, dtype=np.int64)
     halving = tuple(uniform(1, rank, rank ^ 1 << k, 0.5 ** (k + 1)) for k in range(bits))

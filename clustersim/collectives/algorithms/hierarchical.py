@@ -31,7 +31,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _ring(group: Group, level: int, start: int, reduce: bool) -> Iterator[Step]:
-    """Yield the steps of rings at one level of a group, from round `start` on; `reduce`: reduce-scatter, else all-gather."""
+    """Yield the steps of the rings at one level, from round `start` on: a reduce-scatter if `reduce`, else an all-gather."""
     digit, stride, fan = digits(group, level)
     after = neighbours(group, level)
     for round_ in range(fan - 1):
@@ -54,7 +54,7 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
 
 
 def _phase(group: Group, level: int, times: int) -> Phase:
-    """Return the traffic of `times` rings at one level: each rank sends to the next one of its level."""
+    """Return the phase of `times` trips around the rings at one level: each rank sends to the next rank of its ring."""
     fan = group.levels[level]
     share = times * (fan - 1) / math.prod(group.levels[: level + 1])
     return uniform(times * (fan - 1), np.arange(group.n, dtype=np.int64), neighbours(group, level), share)

@@ -16,5 +16,5 @@ __all__ = ["OPS", "phases", "steps"]
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase between nodes and one inside nodes, in reverse order for combine. Raises InputError if ranks have
     different numbers of rows."""
-    found = tuple(merged(1, *pairs) for pairs in pairs_of("hybridep", group) if pairs)
-    return found if op == "dispatch" else found[::-1]
+    dispatch_phases = tuple(merged(1, *pairs) for pairs in pairs_of("hybridep", group) if pairs)
+    return dispatch_phases if op == "dispatch" else dispatch_phases[::-1]

@@ -20,6 +20,7 @@ from clustersim.collectives.model import AllPairs, Group, Phase, Step, merged, n
 
 OPS = ring.OPS
 ROOTED = ("broadcast", "reduce")
+"""Operations with rank 0 as root."""
 
 
 def paths(inside: int) -> Ints:
@@ -34,8 +35,8 @@ def orders(group: Group) -> Ints:
     """Return the ranks of a group on several nodes in the order of each ring, an array (rings, n)."""
     inside, nodes = nodes_of(group)
     local = paths(inside)
-    both = np.stack([local, local[:, ::-1]], axis=1)[:, np.arange(nodes) % 2]
-    return (np.arange(nodes)[:, None] * inside + both).reshape(len(local), -1)
+    directions = np.stack([local, local[:, ::-1]], axis=1)[:, np.arange(nodes) % 2]
+    return (np.arange(nodes)[:, None] * inside + directions).reshape(len(local), -1)
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
@@ -46,7 +47,10 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return one phase over several nodes, in which every link inside nodes and every NIC carries equal bytes."""
+    """Return the traffic of the rings over several nodes as one phase, or of `direct` or a spread on one node.
+
+    Over several nodes every link inside nodes carries equal bytes, and so does every NIC.
+    """
     inside, nodes = nodes_of(group)
     if nodes == 1:
         return (_spreading(op, group.n),) if op in ROOTED else direct.phases(op, group)
@@ -72,8 +76,8 @@ def _spread(op: str, n: int) -> Iterator[Step]:
 
 
 def _spreading(op: str, n: int) -> Phase:
-    """Return the traffic of a broadcast from rank 0, or of a reduce to it, over all direct links of a mesh."""
+    """Return the phase of `_spread`: part r of n - 1 parts of S between rank 0 and rank r, and between rank r and all others."""
     source, destination = node_pairs(Group(n, (n, 1)))
-    kept = destination != 0
-    pairs = (source[kept], destination[kept]) if op == "broadcast" else (destination[kept], source[kept])
+    useful = destination != 0
+    pairs = (source[useful], destination[useful]) if op == "broadcast" else (destination[useful], source[useful])
     return merged(min(n - 1, 2), (*pairs, 1 / (n - 1)))

@@ -29,6 +29,6 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
 
 
 def _chains(group: Group) -> list[Ints]:
-    """Return the chains of ranks over a mesh, (nodes, ranks) for each, along which trees run inside nodes."""
+    """Return for each node the chains of all rails, an array (rails, GPUs), each from the head on."""
     inside, nodes = nodes_of(group)
     return list(np.arange(nodes)[:, None, None] * inside + paths(inside)[:inside])

@@ -14,18 +14,21 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, node_switch, nodes_of
-from clustersim.collectives.rail_steps import all_gather, either
+from clustersim.collectives.rail_steps import all_gather, steps_of
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op`. Chunk c of an all_reduce belongs to rail c; in other operations chunk r belongs to rank r."""
-    return either(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=3)
+    """Yield the steps of an all_reduce, all_gather or reduce_scatter; other operations are not supported.
+
+    In an all_reduce, the GPUs of rail c pass on the sum of chunk c. Otherwise chunk r starts or ends on rank r.
+    """
+    return steps_of(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=3)
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:
-    """Yield the steps: sums in the node's switch, over rails between nodes, and copies by the switch to all ranks."""
+    """Yield the steps of an all_reduce: sums in the node's switch, over rails between nodes, and copies to all ranks."""
     inside, nodes = nodes_of(group)
     across = 2 if nodes > 1 else 0
     for rank in range(group.n):
@@ -59,7 +62,7 @@ def switches(group: Group) -> tuple[Ints, Ints, Ints]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: each rank to its switches and back."""
+    """Return one phase: each rank to the switch of its node and the network switch of its rail, and back."""
     n, (inside, nodes) = group.n, nodes_of(group)
     rank, switch, network = switches(group)
     if op == "all_reduce":

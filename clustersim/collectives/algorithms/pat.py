@@ -16,12 +16,12 @@ OPS = frozenset({"all_gather", "reduce_scatter"})
 
 
 def _distances(n: int) -> list[int]:
-    """Return the distances in ranks over which rounds send, the largest first: powers of two below `n`."""
+    """Return the distance in ranks over which each round sends, the largest first: the powers of two below `n`."""
     return [1 << k for k in reversed(range((n - 1).bit_length()))]
 
 
 def _offsets(n: int, distance: int) -> range:
-    """Return the parts that travel on by `distance` ranks, each as its current distance in ranks from its owner."""
+    """Return the parts that a rank sends on over `distance` ranks, each as the distance of the rank from the part's owner."""
     return range(0, n - distance, 2 * distance)
 
 
@@ -31,11 +31,11 @@ def steps(op: str, group: Group) -> Iterator[Step]:
     for round_, distance in enumerate(distances):
         for rank in range(n):
             for offset in _offsets(n, distance):
-                there, chunk = (rank + distance) % n, (rank - offset) % n
+                receiver, chunk = (rank + distance) % n, (rank - offset) % n
                 if op == "all_gather":
-                    yield Step(round_, rank, there, chunk, reduce=False)
+                    yield Step(round_, rank, receiver, chunk, reduce=False)
                 else:
-                    yield Step(len(distances) - 1 - round_, there, rank, chunk, reduce=True)
+                    yield Step(len(distances) - 1 - round_, receiver, rank, chunk, reduce=True)
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
@@ -43,7 +43,7 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     n, rank = group.n, np.arange(group.n, dtype=np.int64)
     parts = []
     for distance in _distances(n):
-        there = (rank + distance) % n
-        ends = (rank, there) if op == "all_gather" else (there, rank)
+        receiver = (rank + distance) % n
+        ends = (rank, receiver) if op == "all_gather" else (receiver, rank)
         parts.append((*ends, len(_offsets(n, distance)) / n))
     return (merged(len(parts), *parts),)

@@ -21,13 +21,13 @@ OPS = ring.OPS
 
 
 def orders(group: Group) -> Ints:
-    """Return the ranks in the order of each ring, an array (rails, n)."""
+    """Return the ranks in the order of each ring, an array (rings, n)."""
     if group.sizes:
         return np.array([_through(group.sizes, rail) for rail in range(min(group.sizes))])
     inside, nodes = nodes_of(group)
     if group.rings:
-        own = np.array(group.rings)
-        local = own if nodes == 1 else _entering(own)
+        node_rings = np.array(group.rings)
+        local = node_rings if nodes == 1 else _entering(node_rings)
         return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(len(local), -1)
     rails = inside if nodes > 1 else 1
     local = (np.arange(rails)[:, None] - np.arange(inside)) % inside
@@ -37,11 +37,12 @@ def orders(group: Group) -> Ints:
 
 
 def _entering(rings: Ints) -> Ints:
-    """Return one path through all GPUs of a node for each GPU, starting there and following one of the node's own rings."""
-    count = rings.shape[1]
-    return np.stack(
-        [np.roll(one, -int((one == gpu).argmax())) for gpu in range(count) for one in [rings[gpu % len(rings)]]]
-    )
+    """Return for each GPU g of a node a path through all its GPUs (GPUs, GPUs): ring g modulo len(rings), entered at GPU g.
+
+    `rings` (rings, GPUs) are the orders of the node's GPUs along its links.
+    """
+    entered = [rings[gpu % len(rings)] for gpu in range(rings.shape[1])]
+    return np.stack([np.roll(order, -int((order == gpu).argmax())) for gpu, order in enumerate(entered)])
 
 
 def _through(sizes: tuple[int, ...], rail: int) -> Ints:
@@ -71,7 +72,7 @@ def _from_root(rings: Ints) -> Ints:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: links inside nodes carry all rings but one, links between nodes one ring each."""
+    """Return one phase: with equal nodes, links inside nodes carry all rings but one, and links between nodes one ring."""
     n, (inside, nodes) = group.n, nodes_of(group)
     if op in ("broadcast", "reduce"):
         return chains(op, group, orders(group))

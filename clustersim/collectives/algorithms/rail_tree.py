@@ -25,7 +25,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _chains(group: Group) -> list[Ints]:
-    """Return for each node the chains of all rails, an array (rails, GPUs). The smallest node sets the number of rails."""
+    """Return for each node the chains of all rails, an array (rails, GPUs), each from the head on."""
     inside, nodes = nodes_of(group)
     sizes = group.sizes or (inside,) * nodes
     rail = np.arange(min(sizes))[:, None]

@@ -30,7 +30,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _around(n: int, start: int, first: int, reduce: bool) -> Iterator[Step]:
-    """Yield the steps of one round trip of a ring: rank r begins with chunk r - `first`, from round `start` on."""
+    """Yield the steps of one trip around a ring of n ranks from round `start` on; rank r first sends chunk r - `first`."""
     for round_ in range(n - 1):
         for rank in range(n):
             yield Step(start + round_, rank, (rank + 1) % n, (rank - first - round_) % n, reduce)

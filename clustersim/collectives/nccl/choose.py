@@ -36,7 +36,9 @@ def choose(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> C
         raise InputError("a collective needs two GPUs or more; one has no peer")
     node = node.within(shape.rings)
     if op in p2p.OPS:
-        return _messages(op, size, shape, node)
+        delay, rate = p2p.timing(op, size, shape, node)
+        protocol, channels = p2p.protocol(op, size, shape), p2p.channels(op, size, shape, node)
+        return Choice("direct", protocol, channels, delay, rate, delay + size / rate)
     choices = _usable(op, size, shape, node)
     if not choices:
         raise InputError(_nothing(op, size, shape, node))
@@ -68,14 +70,6 @@ def collective_seconds(choice: Choice, size: float, launch: float | None = None)
     `launch` is the launch time in seconds that is added to the choice's latency; None adds nothing.
     """
     return (launch or 0.0) + choice.latency_s + size / choice.rate_bytes_per_s
-
-
-def _messages(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> Choice:
-    """Return the choice for messages and all-to-all operations, for which NCCL has no tuner."""
-    delay, rate = p2p.timing(op, size, shape, node)
-    return Choice(
-        "direct", p2p.protocol(op, size, shape), p2p.channels(op, size, shape, node), delay, rate, delay + size / rate
-    )
 
 
 def why(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:

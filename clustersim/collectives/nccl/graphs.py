@@ -58,7 +58,8 @@ def ring(shape: CommunicatorShape, node: NodeFacts) -> ChannelGraph:
     """Return the channels of rings on a communicator, which PAT and CollNet use too."""
     if shape.nodes == 1:
         return _inside(node)
-    best = max((_between(shape, node, per_nic) for per_nic in range(1, _channels_of_nic(node) + 1)), key=_carried)
+    graphs = [_between(shape, node, per_nic) for per_nic in range(1, _channels_of_nic(node) + 1)]
+    best = max(graphs, key=lambda channel_graph: channel_graph.channels * channel_graph.inter)
     return best._replace(launched=_launched(best, node))
 
 
@@ -86,11 +87,6 @@ def _between(shape: CommunicatorShape, node: NodeFacts, per_nic: int) -> Channel
 def _channels_of_nic(node: NodeFacts) -> int:
     """Return the largest number of channels that the search lets share a NIC (ncclTopoSearchRecNet, src/graph/search.cc)."""
     return max(1, min(int(node.nic / _speeds(_INTER, node)[0] * _SLACK), MOST_CHANNELS))
-
-
-def _carried(channel_graph: ChannelGraph) -> float:
-    """Return the bytes/s between nodes, summed over all channels."""
-    return channel_graph.channels * channel_graph.inter
 
 
 @lru_cache(maxsize=1024)

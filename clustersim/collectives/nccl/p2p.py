@@ -96,7 +96,8 @@ def _power(count: int) -> int:
 
 def protocol(op: str, size: float, shape: CommunicatorShape) -> str:
     """Return the protocol of the largest message, `Simple` or `LL`. `size` is all bytes that one rank sends, as in nccl-tests."""
-    message_bytes = size * _largest_share(shape) if op in SKEWED else size
+    share = shape.busiest.row_share if shape.busiest else 1 / shape.ranks
+    message_bytes = size * share if op in SKEWED else size
     return "Simple" if _across(shape) or message_bytes > LL_BYTES else "LL"
 
 
@@ -146,8 +147,3 @@ def _rate(op: str, size: float, shape: CommunicatorShape, node: NodeFacts, const
     if shape.nodes == 1:
         return ranks / ((ranks - 1) / inside + 1 / constants.own)
     return ranks / max((per_node - 1) / inside, (ranks - per_node) * per_node / (node.nic * shape.nics))
-
-
-def _largest_share(shape: CommunicatorShape) -> float:
-    """Return the share of the bytes that one rank sends in its largest message, from 0 to 1."""
-    return shape.busiest.row_share if shape.busiest else 1 / shape.ranks
