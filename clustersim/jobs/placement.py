@@ -18,10 +18,10 @@ from clustersim.topology.model import Topology
 
 
 class PlacedJob(NamedTuple):
-    """A job with resolved degrees, its nodes in ascending order, and the GPU of each rank.
+    """A job with resolved degrees, its nodes in ascending order, the GPU of each rank, and its start in seconds.
 
     Ranks fill the nodes in ascending order, as a scheduler's block distribution does. GPUs of the last node that no rank needs
-    stay idle.
+    stay idle, and are not in `gpus`.
     """
 
     name: str
@@ -36,18 +36,18 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
 
     `placement` is a file of `placements/`, optionally with a seed after a colon (`random:7`), or package.module:function. A job
     gets the nodes that it names, the number that it states, or the number that its degrees need. Jobs with `dp: auto` that state
-    nothing share the remaining nodes equally. Raises InputError if the jobs do not fit.
+    nothing share the remaining nodes equally, rounded down. Raises InputError if the jobs do not fit or two name the same node.
     """
     taken = _named(cluster, requests)
     counts = _counts(cluster, requests)
     resolved = [_resolved(cluster, request, count) for request, count in zip(requests, counts, strict=True)]
-    wanted = [_needed(cluster, r, job, n) for r, job, n in zip(requests, resolved, counts, strict=True)]
+    node_counts = [_needed(cluster, r, job, n) for r, job, n in zip(requests, resolved, counts, strict=True)]
     free = [node for node in range(cluster.nodes) if node not in taken]
     open_jobs = [i for i, request in enumerate(requests) if not isinstance(request.nodes, tuple)]
-    taken_free = dict(zip(open_jobs, placement_named(placement)([wanted[i] for i in open_jobs], free), strict=True))
+    assigned = dict(zip(open_jobs, placement_named(placement)([node_counts[i] for i in open_jobs], free), strict=True))
     result = []
     for i, (request, job) in enumerate(zip(requests, resolved, strict=True)):
-        nodes = np.array(taken_free.get(i, request.nodes), np.int64)
+        nodes = np.array(assigned.get(i, request.nodes), np.int64)
         gpus = cluster.numbering.gpus_of(nodes)
         if len(gpus) > len(nodes) * cluster.gpus_per_node:  # exceeds all nodes, as is known only now
             job = _resolved(cluster, replace(request, nodes=tuple(nodes.tolist())), len(nodes))  # noqa: PLW2901
@@ -56,7 +56,7 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
 
 
 def _named(cluster: Topology, requests: Sequence[PlacementRequest]) -> dict[int, PlacementRequest]:
-    """Return {node: job} of all nodes that jobs name."""
+    """Return {node: job} of all nodes that jobs name. Raises InputError for a node that is unknown or named twice."""
     taken: dict[int, PlacementRequest] = {}
     for request in requests:
         for node in request.nodes if isinstance(request.nodes, tuple) else ():
@@ -70,36 +70,40 @@ def _named(cluster: Topology, requests: Sequence[PlacementRequest]) -> dict[int,
     return taken
 
 
-def _overlap(request: PlacementRequest, taken: dict[int, PlacementRequest], other: PlacementRequest) -> InputError:
-    """Return the error for a job whose nodes another job has already taken."""
-    own = request.nodes if isinstance(request.nodes, tuple) else ()
-    both = [node for node in own if taken.get(node) is other]
-    names = f"{request.name} and {other.name} both want node{'s' if len(both) > 1 else ''} {written(both, 4)}"
+def _overlap(request: PlacementRequest, taken: dict[int, PlacementRequest], earlier: PlacementRequest) -> InputError:
+    """Return the error for a job that names nodes of the job `earlier`. taken: {node: job that named it first}."""
+    named = request.nodes if isinstance(request.nodes, tuple) else ()
+    shared = [node for node in named if taken.get(node) is earlier]
+    names = f"{request.name} and {earlier.name} both want node{'s' if len(shared) > 1 else ''} {written(shared, 4)}"
     return request.error("nodes", f"{names}; jobs share no node")
 
 
 def _counts(cluster: Topology, requests: Sequence[PlacementRequest]) -> list[int]:
-    """Return the largest number of nodes of each job."""
-    known = [_explicit(cluster, request) for request in requests]
-    equal = [request for request, count in zip(requests, known, strict=True) if count is None]
-    left = cluster.nodes - sum(count or 0 for count in known)
-    if left < 0:
-        each = ", ".join(f"{r.name} {n}" for r, n in zip(requests, known, strict=True) if n)
+    """Return the largest number of nodes that each job may use. Raises InputError if the cluster has too few."""
+    stated = [_explicit(cluster, request) for request in requests]
+    equal = [request for request, count in zip(requests, stated, strict=True) if count is None]
+    unassigned = cluster.nodes - sum(count or 0 for count in stated)
+    if unassigned < 0:
+        each_job = ", ".join(f"{r.name} {n}" for r, n in zip(requests, stated, strict=True) if n)
         raise InputError(
-            f"the jobs want {cluster.nodes - left} nodes ({each}) and {cluster.name} has {cluster.nodes}; "
+            f"the jobs want {cluster.nodes - unassigned} nodes ({each_job}) and {cluster.name} has {cluster.nodes}; "
             "lower parallelism.dp, leave a job out or take a larger cluster"
         )
-    if len(equal) > left:
+    if len(equal) > unassigned:
         raise equal[0].error(
             "nodes",
-            f"no node is left for {equal[0].name}: {cluster.name} has {cluster.nodes}, other jobs take {cluster.nodes - left}, "
-            f"and jobs with dp auto ({len(equal)}) share the rest; lower parallelism.dp of the others",
+            f"no node is left for {equal[0].name}: {cluster.name} has {cluster.nodes}, other jobs take "
+            f"{cluster.nodes - unassigned}, and jobs with dp auto ({len(equal)}) share the rest; "
+            "lower parallelism.dp of the others",
         )
-    return [left // len(equal) if count is None else count for count in known]
+    return [unassigned // len(equal) if count is None else count for count in stated]
 
 
 def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
-    """Return the number of nodes that a job states or that its degrees need; None if it takes a share of the rest."""
+    """Return the number of nodes that a job states or that its degrees need; None if it takes a share of the rest.
+
+    Raises InputError if the degrees need a part of a node.
+    """
     if request.nodes is not None:
         return request.nodes if isinstance(request.nodes, int) else len(request.nodes)
     split, width = request.job.parallelism, cluster.gpus_per_node
@@ -119,7 +123,7 @@ def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
 
 
 def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
-    """Return the job with dp resolved for `nodes` nodes."""
+    """Return the job with its degrees resolved for `nodes` nodes. Raises InputError if it needs more GPUs than these have."""
     split, (gpus, width) = request.job.parallelism, _room(cluster, request, nodes)
     dp = 1 if split.dp == "auto" else split.dp
     if split.lanes * dp > gpus:
@@ -135,7 +139,10 @@ def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
 
 
 def _room(cluster: Topology, request: PlacementRequest, nodes: int) -> tuple[int, int]:
-    """Return (GPUs of a job's nodes, GPUs per node). For nodes that the job does not name, the second is that of all nodes."""
+    """Return (number of GPUs of a job's nodes, GPUs per node, the greatest common divisor if these nodes differ).
+
+    If the job does not name its nodes, each is assumed to have the greatest common divisor over the whole cluster.
+    """
     if isinstance(request.nodes, tuple):
         named = cluster.numbering.only(np.array(request.nodes, np.int64))
         return named.gpus, named.filled_by()
@@ -143,5 +150,8 @@ def _room(cluster: Topology, request: PlacementRequest, nodes: int) -> tuple[int
 
 
 def _needed(cluster: Topology, request: PlacementRequest, job: Job, nodes: int) -> int:
-    """Return the number of nodes that a job takes: the number it states, or the part of its share that its ranks fill."""
+    """Return the number of nodes that a job takes: the number it states, or else as many of its `nodes` as its ranks fill.
+
+    job: the job with resolved degrees.
+    """
     return nodes if request.nodes is not None else -(-job.mesh.size // cluster.gpus_per_node)

@@ -22,18 +22,19 @@ from clustersim.parallel.load import build
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A job and the nodes it wants: a number, a list, or None for the number that its degrees need."""
+    """A job and the nodes that it requests."""
 
     name: str
     job: Job
     nodes: int | tuple[int, ...] | None = None
+    """Number of nodes, or their numbers; None: as many as the degrees need, or a share of the rest if `dp` is `auto`."""
     start: float = 0.0
     """Start of its first step, in seconds."""
     listed: tuple[Document, int] | None = None
     """File of jobs that contains the job, and its index there."""
 
     def error(self, key: str, message: str) -> InputError:
-        """Return an error at a key of the job in the file of jobs, or one that names its workload."""
+        """Return an error at the job's `key`, such as `nodes`, in the file of jobs; without such a file, at its workload."""
         if self.listed is None:
             return InputError(f"{self.job.document.path}: {message}")
         document, index = self.listed
@@ -45,9 +46,10 @@ class JobsRequest(NamedTuple):
 
     requests: tuple[PlacementRequest, ...]
     placement: str
+    """Name of the placement, such as `packed` or `random:7`."""
     steps: int
     inputs: dict[str, Path]
-    """{part of the input: file that it was read from}"""
+    """{`jobs` or `workload 1`, `workload 2`, …: file that it was read from}"""
 
 
 def load(
@@ -55,8 +57,8 @@ def load(
 ) -> JobsRequest:
     """Return the jobs of `files`: one file of jobs (with the key `jobs`), or workloads.
 
-    `overrides` replace keys in every workload. `placement` and `steps` replace those of the file of jobs or the defaults. Raises
-    InputError, and ConfigError with the place in the file.
+    `overrides`, by dotted key, replace values in every workload. `placement` and `steps` replace those of the file of jobs or the
+    defaults. Raises InputError for bad input; it is a ConfigError with the position if the error is in a file.
     """
     files = [shipped.find("workloads", path) for path in files]
     documents = [read(path) for path in files]
@@ -92,27 +94,33 @@ def _listed(
 
 def _check_names(document: Document, spec: Jobs) -> None:
     """Raise ConfigError if two jobs have the same name."""
-    seen: set[str] = set()
+    used: set[str] = set()
     for index, name in enumerate(entry.name for entry in spec.jobs):
-        if name is not None and name in seen:
+        if name is not None and name in used:
             raise document.error(("jobs", index, "name"), f"jobs.{index}.name: {name} is taken; give each job its own")
-        seen |= {name} if name else set()
+        used |= {name} if name else set()
 
 
 def _file(document: Document, entry: Entry) -> Path:
-    """Return the workload file of an entry: a file in the folder of the file of jobs, or the shipped one of that name."""
-    beside = Path(document.path).parent / entry.workload
-    return beside if exists(beside) else shipped.files("workloads").get(entry.workload, beside)
+    """Return the workload file of an entry: relative to the folder of the file of jobs, or the shipped one of that name.
+
+    If there is neither, return the first path, which does not exist.
+    """
+    path = Path(document.path).parent / entry.workload
+    return path if exists(path) else shipped.files("workloads").get(entry.workload, path)
 
 
 def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> PlacementRequest:
-    """Return the placement request of entry `index` of a file of jobs, with its workload and its nodes."""
-    own = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
-    places = {key: (document.path, *document.positions[(*loc, KEY)][:2]) for key, loc in own.items()}
+    """Return the placement request of entry `index` of a file of jobs. Raises ConfigError if its workload or nodes are invalid.
+
+    `overrides` take precedence over the entry's `set`.
+    """
+    set_keys = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
+    places = {key: (document.path, *document.positions[(*loc, KEY)][:2]) for key, loc in set_keys.items()}
     path = _file(document, entry)
     if not exists(path):
-        found = f"jobs.{index}.workload: no file {path}; paths are relative to this file"
-        raise document.error(("jobs", index, "workload"), f"{found}, or give its whole path")
+        problem = f"jobs.{index}.workload: no file {path}; paths are relative to this file"
+        raise document.error(("jobs", index, "workload"), f"{problem}, or give its whole path")
     try:
         job = build(read(path), {**entry.set, **overrides}, places)
     except ConfigError:
@@ -124,7 +132,10 @@ def _request(document: Document, index: int, entry: Entry, overrides: Mapping[st
 
 
 def _nodes(request: PlacementRequest, entry: Entry) -> int | tuple[int, ...] | None:
-    """Return the number of nodes of an entry, or its list of nodes. Raises ConfigError for an invalid list."""
+    """Return the number of nodes of an entry, the numbers of its nodes, or None if it states neither.
+
+    Raises ConfigError for an invalid list.
+    """
     if not isinstance(entry.nodes, str):
         return entry.nodes
     try:
@@ -134,7 +145,7 @@ def _nodes(request: PlacementRequest, entry: Entry) -> int | tuple[int, ...] | N
 
 
 def _numbered(requests: Sequence[PlacementRequest]) -> tuple[PlacementRequest, ...]:
-    """Return the jobs with distinct names: jobs that share a name get a number."""
+    """Return the jobs with distinct names: jobs that share a name become name-1, name-2, …, without names in use."""
     taken = Counter(request.name for request in requests)
     numbers: Counter[str] = Counter()
     result = []
@@ -152,7 +163,7 @@ def _numbered(requests: Sequence[PlacementRequest]) -> tuple[PlacementRequest, .
 # A placement by its name: `packed`, `random:7` or `package.module:function`.
 
 Placement = Callable[[Sequence[int], Sequence[int]], list[list[int]]]
-"""Function (number of nodes of each job, free nodes) -> nodes of each job."""
+"""Function (number of nodes of each job, free nodes) -> ascending nodes of each job."""
 ROOM = "clustersim.placements"
 _DIGITS = 18
 
@@ -184,14 +195,14 @@ def placement_named(placement: str) -> Placement:
     def checked(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
         try:
             with plugins.blaming(ROOM, name if numbered else placement):
-                found = [sorted(map(int, own)) for own in place(wanted, free, int(seed) if numbered else 0)]
+                assigned = [sorted(map(int, nodes)) for nodes in place(wanted, free, int(seed) if numbered else 0)]
         except PluginError as error:
             raise PluginError(f"placement {error}") from error
-        nodes = [node for own in found for node in own]
-        if [len(own) for own in found] != list(wanted) or len(set(nodes)) < len(nodes) or set(nodes) - set(free):
+        taken = [node for nodes in assigned for node in nodes]
+        if [len(nodes) for nodes in assigned] != list(wanted) or len(set(taken)) < len(taken) or set(taken) - set(free):
             raise InputError(
                 f"placement {placement} does not give each job its own free nodes, as many as it wants; see a built-in one"
             )
-        return found
+        return assigned
 
     return checked

@@ -23,7 +23,7 @@ from clustersim.parallel.offload import offloads
 from clustersim.preparation import check_names, check_precision
 from clustersim.report.jobs import Alone, JobSteps, Shared, summary
 from clustersim.simulation import PlayOptions, Progress, Simulator, silent
-from clustersim.topology.host_links import hosted
+from clustersim.topology.host_links import with_host_links
 from clustersim.topology.model import Topology
 
 
@@ -59,16 +59,16 @@ def simulate(
 
     progress = options.get("progress", silent)
     progress("load")
-    of_cluster, of_jobs = parted(overrides or {})
-    wanted = load([Path(file) for file in files], of_jobs, placement, steps)
+    cluster_overrides, job_overrides = parted(overrides or {})
+    requested = load([Path(file) for file in files], job_overrides, placement, steps)
     progress("build")
-    return share(load_topology(topology, of_cluster), wanted, **options)
+    return share(load_topology(topology, cluster_overrides), requested, **options)
 
 
 @uncollected()
 def share(
     cluster: Topology,
-    wanted: JobsRequest,
+    requested: JobsRequest,
     *,
     fold: bool = True,
     ignore_memory: bool = False,
@@ -80,37 +80,40 @@ def share(
     phase when it starts. Raises InputError if jobs do not fit the cluster or its memory.
     """
     begun = time.perf_counter()
-    for request in wanted.requests:
+    for request in requested.requests:
         check_names(request.job)
-    if any(offloads(request.job) for request in wanted.requests):
-        cluster = hosted(cluster)
-    placed = place_jobs(cluster, wanted.requests, wanted.placement)
-    simulator, works, alone = Simulator(cluster), [], []
-    for one in placed:
-        check_precision(one.job, cluster, one.gpus)
-        progress(f"predict {one.name}")
-        work, memory, forecast = simulator.prepare(one.job, one.gpus, ignore_memory=ignore_memory)
-        progress(f"simulate {one.name} alone")
+    if any(offloads(request.job) for request in requested.requests):
+        cluster = with_host_links(cluster)
+    placed = place_jobs(cluster, requested.requests, requested.placement)
+    simulator, works, single_runs = Simulator(cluster), [], []
+    for placed_job in placed:
+        check_precision(placed_job.job, cluster, placed_job.gpus)
+        progress(f"predict {placed_job.name}")
+        work, memory, forecast = simulator.prepare(placed_job.job, placed_job.gpus, ignore_memory=ignore_memory)
+        progress(f"simulate {placed_job.name} alone")
         record = simulator.alone(work, "auto", fold)
         works.append(work)
-        alone.append(Alone(record.plan, record, memory, forecast))
-    _check_length(placed, alone, wanted.steps)
+        single_runs.append(Alone(record.plan, record, memory, forecast))
+    _check_length(placed, single_runs, requested.steps)
     progress("plan")
-    starts = [one.start for one in placed]
+    starts = [placed_job.start for placed_job in placed]
     jobs = list(map(Tasks, plan(works, cluster, fold)))
-    found = together(jobs, "auto", wanted.steps, starts, lambda share: progress(f"simulate together {share:.0%}"))
+    records = together(jobs, "auto", requested.steps, starts, lambda done: progress(f"simulate together {done:.0%}"))
     progress("summarize")
-    shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, found))
-    return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
+    shared = Shared(cluster, requested.placement, requested.steps, _job_steps(placed, single_runs, records))
+    return JobsResult(summary(shared), shared, requested.inputs, time.perf_counter() - begun)
 
 
-def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: int) -> None:
-    """Raise InputError if the shortest job would have to run too many steps during one step of the longest."""
-    times = [one.record.end for one in alone]
+def _check_length(placed: Sequence[PlacedJob], single_runs: Sequence[Alone], steps: int) -> None:
+    """Raise InputError if all jobs together would run more than MAX_PASSES passes while the slowest completes its steps.
+
+    single_runs: record of one step of each job by itself. steps: number of steps that each job must complete.
+    """
+    times = [run.record.end for run in single_runs]
     counts = [math.ceil(steps * max(times) / step) for step in times]
     passes = [
-        count * one.job.microbatches * one.job.parallelism.pp * one.job.parallelism.vpp
-        for count, one in zip(counts, placed, strict=True)
+        count * run.job.microbatches * run.job.parallelism.pp * run.job.parallelism.vpp
+        for count, run in zip(counts, placed, strict=True)
     ]
     if sum(passes) <= MAX_PASSES:
         return
@@ -120,16 +123,19 @@ def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: in
     )
     if most == longest:
         raise InputError(f"{what}; lower steps or training.global_batch")
-    beside = f"during {steps} of {placed[longest].name}, {what}"
-    raise InputError(f"{beside}; lower steps, or give {placed[most].name} a larger training.global_batch")
+    context = f"during {steps} of {placed[longest].name}, {what}"
+    raise InputError(f"{context}; lower steps, or give {placed[most].name} a larger training.global_batch")
 
 
 def _job_steps(
-    placed: Sequence[PlacedJob], alone: Sequence[Alone], records: Sequence[Sequence[Record]]
+    placed: Sequence[PlacedJob], single_runs: Sequence[Alone], records: Sequence[Sequence[Record]]
 ) -> tuple[JobSteps, ...]:
-    """Return each job with its step alone and all its steps; those that began after the last job's start are counted."""
-    since = max(one.start for one in placed)
+    """Return each job with its step alone and all its steps.
+
+    Only steps that begin when all jobs have started are counted. records: record of each step, for each job.
+    """
+    since = max(placed_job.start for placed_job in placed)
     return tuple(
-        JobSteps(*one, apart, played[0].plan, tuple(played), tuple(r for r in played if r.begin >= since))
-        for one, apart, played in zip(placed, alone, records, strict=True)
+        JobSteps(*job, single, steps[0].plan, tuple(steps), tuple(step for step in steps if step.begin >= since))
+        for job, single, steps in zip(placed, single_runs, records, strict=True)
     )
