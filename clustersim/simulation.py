@@ -27,7 +27,7 @@ from clustersim.report.breakdown import breakdown, critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
 from clustersim.report.verdicts import SLOWER, slower_overlap, verdict
-from clustersim.topology.faults import factors, still
+from clustersim.topology.faults import factors, is_constant
 from clustersim.topology.model import Topology
 
 Progress = Callable[[str], None]
@@ -192,7 +192,7 @@ class Simulator:
             raise InputError(f"cluster.jitter: nothing says how steps differ; add {how}")
         job, count = self.placed(job), draws or jitter.draws
         work = self.preparation.work(job, np.arange(job.mesh.size))
-        if still(jitter):
+        if is_constant(jitter):
             return np.full(count, play(work, self.cluster, engine=engine).end)
         drawn_factors = (factors(jitter, self.cluster.gpus, number) for number in range(count))
         found = np.empty(count)

@@ -53,7 +53,7 @@ def show(
     from clustersim.schedules.draw import schedule_facts, schedule_text
     from clustersim.topology.build import build, document_of, overridden
     from clustersim.topology.describe import describe
-    from clustersim.topology.export import cabled, graphml, ns3
+    from clustersim.topology.export import graphml, ns3, with_single_cables
 
     size = stages, microbatches, chunks
     if schedule:
@@ -78,7 +78,7 @@ def show(
             typer.echo(f"written to {draw}", err=True)
         if document and export:
             form, target = export
-            writing.save(target, ns3(cabled(document)) if form == "ns3" else graphml(build(document)))
+            writing.save(target, ns3(with_single_cables(document)) if form == "ns3" else graphml(build(document)))
             typer.echo(f"written to {target}", err=True)
         cluster = build(document) if document else None
         items = bill(cluster, load(costs)) if cluster else []

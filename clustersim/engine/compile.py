@@ -39,7 +39,7 @@ from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.host import Launcher
 from clustersim.parallel.job import Job
 from clustersim.parallel.offload import DIRECTIONS, offloads
-from clustersim.topology.host_links import hosted as with_hosts
+from clustersim.topology.host_links import with_host_links as with_hosts
 from clustersim.topology.model import Topology
 
 

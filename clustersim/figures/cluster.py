@@ -14,7 +14,7 @@ from clustersim.figures.canvas import BROKEN, DEAD, FAINT, GPU, NODE, NODE_EDGE,
 from clustersim.figures.cluster_cards import around
 from clustersim.topology.build import build
 from clustersim.topology.describe import diameter, faults
-from clustersim.topology.export import cabled, numbers
+from clustersim.topology.export import gpu_numbers, with_single_cables
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 
@@ -82,7 +82,7 @@ def _rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
     places: dict[str, Coordinates] = {}
     levels = [parts.nodes, *parts.levels]
     colours: dict[str, list[str]] = {}
-    for gpu, slow in zip(numbers(topology).tolist(), (topology.slowdown != 1).tolist(), strict=True):
+    for gpu, slow in zip(gpu_numbers(topology).tolist(), (topology.slowdown != 1).tolist(), strict=True):
         colours.setdefault(f"node[{topology.numbering.built.place('gpu', gpu)[0]}]", []).append(SLOW if slow else GPU)
     for i, names in enumerate(reversed(levels)):
         pitch = _pitch(names)
@@ -227,8 +227,8 @@ def picture(document: Document) -> Canvas:
         cluster_cards.draw_node(canvas, centre, topology, f"{topology.gpus} × {topology.gpu.name}")
         return canvas
     if few:
-        cables = cabled(document)
-        found = parts(cables, cabled(_sound(document)))
+        cables = with_single_cables(document)
+        found = parts(cables, with_single_cables(_sound(document)))
         if _fits(cables, found):
             whole = replace(cables, counts=counts)
             height = _TOP + (_ROW * len(found.levels) + 90 if found.hierarchical else 2 * _RADIUS + 80)

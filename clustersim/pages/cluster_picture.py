@@ -15,7 +15,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.figures import cluster_layout as layout
 from clustersim.report.path_shares import sound_rates
-from clustersim.topology.export import numbers
+from clustersim.topology.export import gpu_numbers
 from clustersim.topology.faults import DEAD
 from clustersim.topology.model import LinkTier, Topology
 
@@ -94,7 +94,7 @@ def _exceptional_links(topology: Topology, tier: LinkTier, slow: Mask) -> Ints:
 
 def _faults(topology: Topology, slow: Mask) -> dict[str, str]:
     """Return {end: fault in words} of nodes, or of the GPUs of a single node."""
-    kind, own, count = "gpu", numbers(topology), topology.gpus
+    kind, own, count = "gpu", gpu_numbers(topology), topology.gpus
     if topology.nodes > 1:
         built = topology.numbering.built
         kind, own, count = "node", built.node_of(own), built.nodes

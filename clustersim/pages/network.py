@@ -14,7 +14,7 @@ from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
 from clustersim.topology.describe import describe, faults
-from clustersim.topology.export import numbers
+from clustersim.topology.export import gpu_numbers
 from clustersim.topology.faults import DEAD
 from clustersim.topology.model import LinkTier, Topology
 
@@ -38,7 +38,7 @@ def network(result: StepResult) -> dict[str, object]:
         "tiers": [_tier(topology, tier, figures) for tier in topology.tiers if tier.links],
         "links": _listed(topology, crossed, use, holds),
         "picture": picture(topology, figures),
-        "slow_gpus": numbers(topology)[topology.slowdown != 1].tolist()[:1000],
+        "slow_gpus": gpu_numbers(topology)[topology.slowdown != 1].tolist()[:1000],
     }
 
 

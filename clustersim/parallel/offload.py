@@ -22,7 +22,7 @@ from clustersim.parallel.fsdp import BLOCKS
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import gradients_leave, main_bytes, moment_bytes, weight_bytes
 from clustersim.parallel.stages import Stage
-from clustersim.topology.host_links import fullest_host
+from clustersim.topology.host_links import host_with_least_room
 from clustersim.topology.model import Topology
 
 OUT, INTO = "d2h", "h2d"
@@ -162,7 +162,7 @@ def must_fit_hosts(job: Job, peaks: Sequence[float], cluster: Topology, gpus: In
 
     peaks: `host_peaks` of the job. gpus: GPU of each rank.
     """
-    need, have = (size / 2**30 for size in fullest_host(cluster, gpus, peaks))
+    need, have = (size / 2**30 for size in host_with_least_room(cluster, gpus, peaks))
     if need > have:
         what = f"a node needs {need:,.0f} GiB of host memory and has {have:,.0f} GiB; offload less, raise "
         remedy = "parallelism.zero or dp, or write the memory that your nodes have as host.memory"

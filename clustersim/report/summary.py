@@ -27,7 +27,7 @@ from clustersim.report.links import busiest, link_bytes, path_limits
 from clustersim.report.path_shares import path_shares
 from clustersim.report.trace import chosen, shown
 from clustersim.report.verdicts import band, idle_facts, not_modelled, verdict, warnings
-from clustersim.topology.host_links import fullest_host
+from clustersim.topology.host_links import host_with_least_room
 from clustersim.topology.model import Topology
 
 
@@ -252,7 +252,7 @@ def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> di
     peaks = [one.peak for one in memory]
     found = _verdict(*fullest(topology, gpus, peaks)[1:])
     if any(hosts := [one.host for one in memory]):
-        found["host_bytes"], found["host_capacity_bytes"] = fullest_host(topology, gpus, hosts)
+        found["host_bytes"], found["host_capacity_bytes"] = host_with_least_room(topology, gpus, hosts)
     found["by_pipeline_rank"] = [
         {f"{kind}_bytes": value for kind, value in one._asdict().items()} | {"total_bytes": one.total} for one in peaks
     ]

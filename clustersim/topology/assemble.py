@@ -12,7 +12,7 @@ from clustersim.arrays import Floats
 from clustersim.config.topology import EFA_PLUGIN, wider_slots
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import HostFacts, LinkTier, NcclFacts, NodeFacts, Pool, Topology, pool_facts
-from clustersim.topology.node import inside
+from clustersim.topology.node import inner_network
 from clustersim.topology.node_graph import NodeGraph, SideBySide, most_links
 from clustersim.topology.routing import router
 from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs, both_ways
@@ -46,7 +46,7 @@ def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
         yield f"{NICS}: NICs of {_rate(line)} get {_rate(slowest)} from their cables ({network.key}); raise that to use them"
 
 
-def limited(cluster: NodeSpecs, network: BuiltFabric) -> Mapping[str, float]:
+def limited_counts(cluster: NodeSpecs, network: BuiltFabric) -> Mapping[str, float]:
     """Return the counts of a network, with the bisection limited to the rate of half of its NICs, in bytes/s.
 
     `oversubscription` is the rate of these NICs over the rate that the network carries, at least 1.
@@ -55,9 +55,9 @@ def limited(cluster: NodeSpecs, network: BuiltFabric) -> Mapping[str, float]:
     line = cluster.by_endpoint(lambda pool: pool.nic_line)
     if not counts.get("bisection") or not _wire(network) > np.min(line) * _SAME:
         return counts
-    each = np.broadcast_to(np.minimum(line, network.rate), cluster.endpoints)
-    ends, cut = float(each.sum()) / 2, counts["bisection"]
-    return {**counts, "bisection": min(ends, cut), "oversubscription": max(1.0, ends / cut)}
+    endpoint_rates = np.broadcast_to(np.minimum(line, network.rate), cluster.endpoints)
+    half_rate, bisection = float(endpoint_rates.sum()) / 2, counts["bisection"]
+    return {**counts, "bisection": min(half_rate, bisection), "oversubscription": max(1.0, half_rate / bisection)}
 
 
 def _wire(network: BuiltFabric) -> float:
@@ -76,13 +76,13 @@ def _rate(value: float) -> str:
 
 def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topology:
     """Return the topology of `cluster`, with NICs connected by `network` (None: a single node)."""
-    (inner, inner_ranges), numbering = inside(cluster), cluster.numbering()
+    (inner, inner_ranges), numbering = inner_network(cluster), cluster.numbering()
     ranges = [*inner_ranges, *(_nics(cluster, network) if network else ()), *(network.ranges if network else ())]
     firsts = np.cumsum([0, *(len(part.capacity) for part in ranges)])
     latency = np.concatenate([part.latency for part in ranges])
     types = list(_pools(cluster, network))
-    pools = [one for place, one in enumerate(types) if types.index(one) == place]
-    several, gpus = len(pools) > 1, [one.nodes * one.node.gpus.count for one in cluster.parts]
+    pools = [pool for index, pool in enumerate(types) if types.index(pool) == index]
+    mixed_pools, gpus = len(pools) > 1, [pool.nodes * pool.node.gpus.count for pool in cluster.parts]
     return Topology(
         name=cluster.name,
         kind=kind,
@@ -96,13 +96,13 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         fanouts=(network.fanouts if network else ()) or (1,),
         launch=cluster.nccl.launch,
         slowdown=np.ones(numbering.gpus),
-        node=pool_facts([one.facts for one in pools]),
+        node=pool_facts([pool.facts for pool in pools]),
         router=router(numbering, inner, network, latency),
         ends=_ClusterEnds(cluster, inner, network, inner.firsts[-1]),
         host_slowdown=cluster.node.host.slowdown,
         jitter=cluster.jitter,
-        pools=tuple(pools) if several else (),
-        pool=np.repeat([pools.index(one) for one in types], gpus) if several else None,
+        pools=tuple(pools) if mixed_pools else (),
+        pool=np.repeat([pools.index(pool) for pool in types], gpus) if mixed_pools else None,
         reduction=network.reduction if network else "none",
         notes=cluster.document.notes,
         warnings=(*network.warnings, *limits(cluster, network)) if network else (),
@@ -111,19 +111,19 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
 
 def _pools(cluster: NodeSpecs, network: BuiltFabric | None) -> Iterator[Pool]:
     """Yield the nodes of each type: their GPU, their NCCL figures, and their host."""
-    rate, first = network.rate if network else np.inf, 0
-    for own in cluster.parts:
-        end = first + own.endpoints
-        cables = rate[first:end] if isinstance(rate, np.ndarray) else rate
-        yield Pool(own.gpu, _facts(own, network, cables), own.node.host.slowdown)
-        first = end
+    rate, first_nic = network.rate if network else np.inf, 0
+    for pool in cluster.parts:
+        end_nic = first_nic + pool.endpoints
+        cables = rate[first_nic:end_nic] if isinstance(rate, np.ndarray) else rate
+        yield Pool(pool.gpu, _facts(pool, network, cables), pool.node.host.slowdown)
+        first_nic = end_nic
 
 
 def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float) -> NodeFacts:
     """Return NCCL's figures for nodes of one type whose cables carry `rate` bytes/s, one for all or one per endpoint."""
     scale_up, nics, host = cluster.node.scale_up, cluster.node.nics, cluster.node.host
     link = scale_up.link or max((rate for *_, rate in scale_up.pairs), default=0.0)
-    joined = scale_up.kind != "none"
+    connected = scale_up.kind != "none"
     links = most_links(scale_up, cluster.node.gpus.count)
     return NodeFacts(
         architecture=cluster.gpu.architecture,
@@ -131,7 +131,7 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
         pairs=scale_up.pairs,
         island=scale_up.island or 0,
         links=links,
-        link=link if joined else 0.0,
+        link=link if connected else 0.0,
         nvlink=links * link * scale_up.payload_efficiency,
         multicast=scale_up.multicast,
         cpu=host.cpu,
@@ -169,13 +169,14 @@ def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRang
 
 def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
     """Return {name: number} of nodes, GPUs, NICs, switches, cables and links, with bisection (bytes/s) and power (W)."""
-    head = {"nodes": cluster.nodes, "gpus": cluster.gpus, "nics": cluster.endpoints}
-    drawn = [own.nodes * own.node.power.max for own in cluster.parts if own.node.power]
-    power = {"power": math.fsum(drawn)} if len(drawn) == len(cluster.parts) else {}
+    totals = {"nodes": cluster.nodes, "gpus": cluster.gpus, "nics": cluster.endpoints}
+    pool_powers = [pool.nodes * pool.node.power.max for pool in cluster.parts if pool.node.power]
+    power = {"power": math.fsum(pool_powers)} if len(pool_powers) == len(cluster.parts) else {}
     host, pairs = cluster.node.host, cluster.node.scale_up.pairs
-    inside = {"cables": sum(n for _, _, n, _ in pairs)} if pairs and not network else {}
+    inner = {"cables": sum(n for _, _, n, _ in pairs)} if pairs and not network else {}
     sockets = {"sockets": host.sockets} if host.sockets and cluster.nodes == 1 else {}
-    return {**head, **inside, **sockets, **(limited(cluster, network) if network else {}), "links": links, **power}
+    outer = limited_counts(cluster, network) if network else {}
+    return {**totals, **inner, **sockets, **outer, "links": links, **power}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from clustersim.hardware import gpus
 from clustersim.topology import node
 from clustersim.topology.faults import apply
 from clustersim.topology.model import Topology
-from clustersim.topology.node import check_pools, pooled
+from clustersim.topology.node import check_pools, merge_types
 from clustersim.topology.specs import MAX_GPUS, MAX_LINKS, NodeSpecs
 from clustersim.units import either
 
@@ -65,9 +65,9 @@ def check(built: object, cluster: NodeSpecs) -> None:
 def _check_routes(built: Topology, links: int) -> None:
     """Raise ValueError if a route is invalid, checking a sample: from every GPU to the next, to the opposite, and to the last."""
     gpus = np.unique(np.linspace(0, built.gpus - 1, _PROBED).astype(np.int64))
-    others = [(gpus + 1) % built.gpus, (gpus + built.gpus // 2) % built.gpus, np.full_like(gpus, built.gpus - 1)]
-    for other in others:
-        routes = built.route(gpus, other)
+    targets = [(gpus + 1) % built.gpus, (gpus + built.gpus // 2) % built.gpus, np.full_like(gpus, built.gpus - 1)]
+    for target in targets:
+        routes = built.route(gpus, target)
         if routes.start.shape != (len(gpus) + 1,) or (np.diff(routes.start) < 0).any():
             raise ValueError("hops does not return one row for each pair")
         if not ((routes.links >= 0) & (routes.links < links)).all():
@@ -141,7 +141,7 @@ def node_types(document: Document) -> list[tuple[str, NodeSpecs]]:
     if spec.cluster.pools is None:
         return [("cluster.node", specs)]
     written = _types(spec, document)
-    return [(".".join(map(str, at)), _pool(spec, document, specs.name, nodes, one, at)) for nodes, one, at in written]
+    return [(".".join(map(str, at)), _pool(spec, document, specs.name, nodes, node, at)) for nodes, node, at in written]
 
 
 def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
@@ -149,11 +149,11 @@ def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
     for name in spec.nodes:
         _node_spec(name, document, ("nodes", name))
     name = spec.cluster.name or Path(document.path).stem
-    cluster = pooled([_pool(spec, document, name, *one) for one in _types(spec, document)])
+    cluster = merge_types([_pool(spec, document, name, *node_type) for node_type in _types(spec, document)])
     at = "cluster", "pools" if spec.cluster.pools else "nodes"
     if cluster.gpus > MAX_GPUS:
-        each = either(sorted({pool.node.gpus.count for pool in cluster.parts}))
-        few = f"{cluster.nodes} nodes of {each} GPUs are {cluster.gpus} GPUs; at most {MAX_GPUS} can be simulated"
+        gpu_counts = either(sorted({pool.node.gpus.count for pool in cluster.parts}))
+        few = f"{cluster.nodes} nodes of {gpu_counts} GPUs are {cluster.gpus} GPUs; at most {MAX_GPUS} can be simulated"
         raise document.error(at, f"{'.'.join(at)}: {few}")
     for pool in cluster.parts:
         node.check(pool)
@@ -164,17 +164,17 @@ def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
 
 def _types(spec: TopologySpec, document: Document) -> list[tuple[int, str | dict[str, Any], Loc]]:
     """Return (number, node, position in the file) for each node type. Raises ConfigError for missing or contradicting keys."""
-    own = spec.cluster
-    if own.pools is not None:
+    section = spec.cluster
+    if section.pools is not None:
         for key in ("nodes", "node"):
-            if key in own.model_fields_set:
+            if key in section.model_fields_set:
                 twice = "the pools have their own; change cluster.pools.0 and so on, or drop one of the two"
                 raise document.error(("cluster", key), f"cluster.{key}: {twice}")
-        return [(pool.nodes, pool.node, ("cluster", "pools", i, "node")) for i, pool in enumerate(own.pools)]
-    if own.nodes is None or own.node is None:
-        key = "node" if own.node is None else "nodes"
+        return [(pool.nodes, pool.node, ("cluster", "pools", i, "node")) for i, pool in enumerate(section.pools)]
+    if section.nodes is None or section.node is None:
+        key = "node" if section.node is None else "nodes"
         raise document.error(("cluster",), f"cluster.{key} is missing; add it")
-    return [(own.nodes, own.node, ("cluster", "node"))]
+    return [(section.nodes, section.node, ("cluster", "node"))]
 
 
 def _pool(
@@ -208,48 +208,49 @@ def _node_spec(node: str | dict[str, Any], document: Document, at: Loc) -> Node:
     return validate(Node, document, merged, at)
 
 
-def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def _merged(node: object, document: Document, at: Loc, extended: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return a node type's keys with those of types in `extends`. Raises ConfigError for unknown ones; `seen`: names so far."""
     if isinstance(node, dict):
         if "extends" not in node:
             return node
-        inner = _merged(node["extends"], document, (*at, "extends"), seen)
-        own = {key: value for key, value in node.items() if key != "extends"}
-        return deep_merge(_fitting(inner, own), own)
+        inner = _merged(node["extends"], document, (*at, "extends"), extended)
+        overrides = {key: value for key, value in node.items() if key != "extends"}
+        return deep_merge(_compatible(inner, overrides), overrides)
     types: Mapping[str, Any] = document.data.get("nodes") or {}
     name = node if isinstance(node, str) else repr(node)
-    if name in types and name not in seen:
-        return _merged(types[name], document, ("nodes", name), (*seen, name))
+    if name in types and name not in extended:
+        return _merged(types[name], document, ("nodes", name), (*extended, name))
     if name in presets():
         return preset(name)
     if name.endswith((".xml", ".txt")):
         imported: dict[str, Any] = document_of(Path(document.path).parent / name).data["cluster"]["node"]
         return imported
-    if name in seen:
+    if name in extended:
         raise document.error(at, f"{name!r} extends itself; extend one of the presets {', '.join(presets())}")
     hint = suggest(name, {*types, *presets()})
     text = f"unknown node type {name!r}; {hint}, or define it in `nodes:`"
     raise document.error(at, text) from UnknownNameError(text)
 
 
-def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _compatible(inherited: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inherited node without keys that do not apply to the `scale_up` kind, or to the slot, that `own` sets."""
-    kind, slot = _other(inner, own, "scale_up", "kind"), _other(inner, own, "host", "pcie")
+    kind = _changed_value(inherited, overrides, "scale_up", "kind")
+    slot = _changed_value(inherited, overrides, "host", "pcie")
     if kind is not None:
-        kept = {k: value for k, value in inner["scale_up"].items() if k not in KINDS_OF or str(kind) in KINDS_OF[k]}
-        inner = {**inner, "scale_up": kept}
+        kept = {k: value for k, value in inherited["scale_up"].items() if k not in KINDS_OF or str(kind) in KINDS_OF[k]}
+        inherited = {**inherited, "scale_up": kept}
     if slot is not None:
-        inner = {**inner, "host": {k: value for k, value in inner["host"].items() if k != "effective"}}
-    return inner
+        inherited = {**inherited, "host": {k: value for k, value in inherited["host"].items() if k != "effective"}}
+    return inherited
 
 
-def _other(inner: Mapping[str, Any], own: Mapping[str, Any], part: str, key: str) -> object | None:
+def _changed_value(inherited: Mapping[str, Any], overrides: Mapping[str, Any], part: str, key: str) -> object | None:
     """Return the value of `own` for a key that differs from the inherited one; None if it sets none."""
-    old, new = inner.get(part), own.get(part)
+    old, new = inherited.get(part), overrides.get(part)
     if not isinstance(old, dict) or not isinstance(new, dict):
         return None
-    found = new.get(key)
-    return None if found == old.get(key, found) else found
+    value = new.get(key)
+    return None if value == old.get(key, value) else value
 
 
 def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,12 +266,12 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
     """Return the GPU of a node type, with the clock and speed that the file sets. Raises ConfigError for an unknown GPU."""
     try:
         gpu = gpus.load(node.gpus.model, Path(document.path).parent)
-        own = {
+        settings = {
             key: value
             for key in ("sustained", "speed", "power_limit")
             if (value := getattr(node.gpus, key)) is not None
         }
-        return gpu.model_copy(update=own).with_possible_limit()
+        return gpu.model_copy(update=settings).with_possible_limit()
     except ConfigError:
         raise  # at its position in the GPU's file
     except ValueError as error:

@@ -8,14 +8,14 @@ from itertools import pairwise
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
-from clustersim.topology.hops import ClassNumbers, Hops, apart
+from clustersim.topology.hops import ClassNumbers, Hops, no_route_error
 
 _KEPT = 256  # largest number of cached trees of shortest paths
 _BLOCK = 512  # number of links whose ends are computed together
 
 
 def crosses(columns: Ints, dead: Mask) -> Ints:
-    """Return the indices of rows of `columns`, a matrix of links (-1: none), that cross a dead link."""
+    """Return the indices of the rows of `columns` (paths, width; -1: no link) that cross a dead link. dead: mask (links,)."""
     return np.flatnonzero((dead[columns] & (columns >= 0)).any(axis=1))
 
 
@@ -40,7 +40,10 @@ class Wired(Hops):
         raise NotImplementedError
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices at the two ends of cables of a part. Kinds with one-way cables define `wires` instead."""
+        """Return (lower vertices, upper vertices) of the cables of a part; its first links lead from lower to upper.
+
+        Kinds with one-way cables define `wires` instead.
+        """
         raise NotImplementedError
 
     def name(self, vertex: int) -> str:
@@ -51,10 +54,10 @@ class Wired(Hops):
         """Return (start vertices, end vertices) of links."""
         tail, head = np.empty((2, len(link)), np.int64)
         for part, (first, end) in enumerate(pairwise(self.firsts)):
-            own = np.flatnonzero((link >= first) & (link < end))
-            if len(own):
-                backward, cable = np.divmod(link[own] - first, (end - first) // 2)
-                tail[own], head[own] = directed(backward, *self.cable_ends(part, cable))
+            in_part = np.flatnonzero((link >= first) & (link < end))
+            if len(in_part):
+                backward, cable = np.divmod(link[in_part] - first, (end - first) // 2)
+                tail[in_part], head[in_part] = directed(backward, *self.cable_ends(part, cable))
         return tail, head
 
     def port(self, endpoint: int) -> str:
@@ -63,17 +66,17 @@ class Wired(Hops):
 
     def ends(self, link: int) -> tuple[str, str]:
         """Return the names of the start and the end of a link."""
-        block, place = divmod(link, _BLOCK)
-        kept = getattr(self, "_ends", None)
-        if kept is None or kept[0] != block:  # many links at once take little longer than one
+        block, index = divmod(link, _BLOCK)
+        cached = getattr(self, "_ends", None)
+        if cached is None or cached[0] != block:  # many links at once take little longer than one
             first = block * _BLOCK
             tails, heads = self.wires(np.arange(first, min(first + _BLOCK, self.firsts[-1])))
-            kept = block, tails.tolist(), heads.tolist()
-            object.__setattr__(self, "_ends", kept)
-        return self.name(kept[1][place]), self.name(kept[2][place])
+            cached = block, tails.tolist(), heads.tolist()
+            object.__setattr__(self, "_ends", cached)
+        return self.name(cached[1][index]), self.name(cached[2][index])
 
     def without(self, dead: Mask) -> Hops:
-        """Return the paths around dead links. Raises UnreachableError if a vertex is cut off."""
+        """Return the paths around the links in the mask `dead` (links,). Raises UnreachableError if a dead link has no detour."""
         return Detours.around(self, dead)
 
 
@@ -103,15 +106,18 @@ class Detours(Hops):
 
     @classmethod
     def around(cls, hops: Wired, dead: Mask) -> Detours:
-        """Return the paths around dead links. Raises UnreachableError if a dead link has no alternative."""
+        """Return the paths of `hops` around the links in the mask `dead` (links,).
+
+        Raises UnreachableError if no path is left between the ends of a dead link.
+        """
         tails, heads = hops.wires(np.arange(len(dead)))
         order = np.argsort(tails, kind="stable")
         order = order[~dead[order]]
         starts = np.searchsorted(tails[order], np.arange(max(tails.max(), heads.max()) + 2))
-        found = cls(hops, dead, tails, heads, starts, order)
+        detours = cls(hops, dead, tails, heads, starts, order)
         for link in np.flatnonzero(dead).tolist():  # if all ends of dead links stay connected, so does all else
-            found.path(int(tails[link]), int(heads[link]))
-        return found
+            detours.path(int(tails[link]), int(heads[link]))
+        return detours
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links from each source to its destination, both endpoints (pairs, width)."""
@@ -119,12 +125,15 @@ class Detours(Hops):
         return self.detoured(columns[:, np.newaxis], crosses(columns, self.dead), source, destination)
 
     def detoured(self, paths: Ints, rows: Ints, source: Ints, destination: Ints) -> Ints:
-        """Return `paths` (pairs, paths per pair, links) as rows (pairs, columns), with a single shortest path in each of
-        `rows`."""
-        a, b = (self.hops.vertex(end[rows]).tolist() for end in (source, destination))
-        shortest = [self.path(u, v) for u, v in zip(a, b, strict=True)]
-        longer = max([0, *(len(path) - paths.shape[2] for path in shortest)])
-        wide = np.pad(paths, ((0, 0), (0, 0), (0, longer)), constant_values=-1)
+        """Return `paths` (pairs, paths per pair, links) as a matrix (pairs, columns), with other paths in some rows.
+
+        rows: indices of pairs that take a single shortest path over live links instead. source, destination: endpoints of all
+        pairs. Raises UnreachableError if one of `rows` has no path.
+        """
+        start_vertices, end_vertices = (self.hops.vertex(end[rows]).tolist() for end in (source, destination))
+        shortest = [self.path(u, v) for u, v in zip(start_vertices, end_vertices, strict=True)]
+        added_width = max([0, *(len(path) - paths.shape[2] for path in shortest)])
+        wide = np.pad(paths, ((0, 0), (0, 0), (0, added_width)), constant_values=-1)
         wide[rows] = -1
         for row, path in zip(rows.tolist(), shortest, strict=True):
             wide[row, 0, : len(path)] = path
@@ -135,7 +144,7 @@ class Detours(Hops):
         return self.hops.classes(endpoint)
 
     def path(self, start: int, end: int) -> list[int]:
-        """Return the links of a shortest path between vertices. Raises UnreachableError if there is none."""
+        """Return the live links of a shortest path between vertices, in order. Raises UnreachableError if there is none."""
         if start not in self.known:
             if len(self.known) >= _KEPT:
                 self.known.clear()
@@ -144,7 +153,7 @@ class Detours(Hops):
         while here != start:
             link = int(into[here])
             if link < 0:
-                raise apart(self.hops.name(start), self.hops.name(end))
+                raise no_route_error(self.hops.name(start), self.hops.name(end))
             path.append(link)
             here = int(self.tails[link])
         return path[::-1]
@@ -155,12 +164,12 @@ class Detours(Hops):
         into[start] = np.iinfo(np.int64).max  # marks the start as reached, and is not a link: a path ends there
         front = [start]
         while front:
-            after = []
+            next_front = []
             for vertex in front:
                 for link in self.order[self.starts[vertex] : self.starts[vertex + 1]].tolist():
                     head = int(self.heads[link])
                     if into[head] < 0:
                         into[head] = link
-                        after.append(head)
-            front = after
+                        next_front.append(head)
+            front = next_front
         return into

@@ -39,7 +39,7 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
     import networkx as nx
 
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
-    for gpu in numbers(topology).tolist():
+    for gpu in gpu_numbers(topology).tolist():
         graph.add_node(f"gpu[{gpu}]", kind="gpu")
     for link in range(len(topology.capacity)):
         start, end = topology.ends(link)
@@ -48,19 +48,19 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
         figures = {key: float(getattr(topology, key)[link]) for key in ("capacity", "latency", "cables")}
         graph.add_edge(start, end, link=link, **figures)
     if topology.nodes > 1:
-        for gpu, nic in zip(numbers(topology).tolist(), topology.numbering.nic.tolist(), strict=True):
+        for gpu, nic in zip(gpu_numbers(topology).tolist(), topology.numbering.nic.tolist(), strict=True):
             graph.add_edge(f"gpu[{gpu}]", f"nic[{nic}]", capacity=float("inf"), latency=0.0)
             graph.add_edge(f"nic[{nic}]", f"gpu[{gpu}]", capacity=float("inf"), latency=0.0)
     return graph
 
 
-def numbers(topology: Topology) -> Ints:
-    """Return the number of each GPU in the names of links, in which numbers of dead nodes are left out."""
+def gpu_numbers(topology: Topology) -> Ints:
+    """Return the number of each GPU as in the names of links: its number before dead nodes were removed (GPUs,)."""
     router = topology.router
     return router.gpus if isinstance(router, Remaining) else np.arange(topology.gpus)
 
 
-def cabled(document: Document) -> Topology:
+def with_single_cables(document: Document) -> Topology:
     """Return the topology of a file with one link per cable. Faults of bundles are left out, because link numbers differ.
 
     Raises ConfigError for an invalid file.
@@ -104,11 +104,14 @@ class Ns3Link(NamedTuple):
 
 
 def ns3(topology: Topology) -> str:
-    """Return an ns-3 topology file of a topology with one link per cable (see `cabled`). Raises InputError for unlike nodes."""
+    """Return an ns-3 topology file of a topology with one link per cable (see `with_single_cables`).
+
+    Raises InputError if nodes have different numbers of GPUs.
+    """
     if len({*topology.numbering.widths}) > 1:
         raise InputError("ns-3's file has one number of GPUs for all servers, and these nodes differ; write graphml")
-    rows = [row for row, count in Counter(rows_of(topology)).items() for _ in range(count)]  # parallel ones adjacent
-    number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
+    rows = [row for row, count in Counter(ns3_links(topology)).items() for _ in range(count)]  # parallel ones adjacent
+    number = {f"gpu[{g}]": i for i, g in enumerate(gpu_numbers(topology).tolist())}
     ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)
     inner = [end for end in ends if end.partition("[")[0] in ("nvswitch", "nvlink", "pcie", "host", "root")]
     switches = list(dict.fromkeys([*inner, *ends]))
@@ -122,11 +125,14 @@ def ns3(topology: Topology) -> str:
     return "\n".join([head, " ".join(str(number[end]) for end in switches), *body, ""])
 
 
-def rows_of(topology: Topology) -> Iterator[Ns3Link]:
-    """Yield every live cable, with NICs merged into the GPUs that own them."""
+def ns3_links(topology: Topology) -> Iterator[Ns3Link]:
+    """Yield every live cable once, with NICs merged into the GPUs that own them.
+
+    Latencies that are NCCL's, not the cable's, are replaced by those of a plain NVLink cable or NIC.
+    """
     owners = topology.numbering.built.owners().tolist()
     owner = {f"{kind}[{nic}]": gpu for nic, gpu in enumerate(owners) for kind in _NICS}
-    alive = {f"gpu[{g}]" for g in numbers(topology).tolist()}
+    alive = {f"gpu[{g}]" for g in gpu_numbers(topology).tolist()}
     for tier in topology.tiers:
         if not tier.name.endswith("-up"):
             continue
@@ -140,7 +146,7 @@ def rows_of(topology: Topology) -> Iterator[Ns3Link]:
             if inner and delay in (NVLINK_LATENCY, NVLINK_LATENCY / 2, PCIE_LATENCY / 2):  # NCCL's, not the wire's
                 delay = _NVLINK_DELAY
             elif tier.name in ("nic-up", "port-up"):  # in addition to NCCL's latency per hop, if the file sets one
-                own = delay - topology.node.net_latency / 2
-                delay = own if own >= _SAID else _NIC_DELAY
+                cable_delay = delay - topology.node.net_latency / 2
+                delay = cable_delay if cable_delay >= _SAID else _NIC_DELAY
             count = 1 if inner and not topology.node.pairs else cables
             yield from [Ns3Link(a, b, rate / count, delay)] * count

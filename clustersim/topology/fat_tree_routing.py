@@ -19,7 +19,7 @@ from clustersim.arrays import Ints, Mask, divide
 from clustersim.config.fabric import Routing
 from clustersim.topology.detours import Wired, crosses
 from clustersim.topology.fat_tree_wiring import Level, Place, Tree
-from clustersim.topology.hops import ClassNumbers, RouteSegment, apart
+from clustersim.topology.hops import ClassNumbers, RouteSegment, no_route_error
 
 UInts = NDArray[np.uint64]
 _MOST_TRIES = 20_000
@@ -77,15 +77,16 @@ class FatTreeHops(Wired):
             return columns
         choices = 1 if self.adaptive else prod(level.choices for level in self.tree.levels)
         planes = self.tree.leaves.planes
-        bad = crosses(columns, self.dead)
+        blocked = crosses(columns, self.dead)
         for shift in range(1, min(choices * planes, _MOST_TRIES)):
-            if not len(bad):
+            if not len(blocked):
                 return columns
-            other = (plane[bad] + shift // choices) % planes
-            columns[bad] = self._paths(source[bad], destination[bad], other, queue[bad], shift % choices)
-            bad = bad[crosses(columns[bad], self.dead)]
-        if len(bad):
-            raise apart(f"nic[{source[bad[0]]}]", f"nic[{destination[bad[0]]}]")
+            other_plane = (plane[blocked] + shift // choices) % planes
+            ends = source[blocked], destination[blocked]
+            columns[blocked] = self._paths(*ends, other_plane, queue[blocked], shift % choices)
+            blocked = blocked[crosses(columns[blocked], self.dead)]
+        if len(blocked):
+            raise no_route_error(f"nic[{source[blocked[0]]}]", f"nic[{destination[blocked[0]]}]")
         return columns
 
     def _paths(self, source: Ints, destination: Ints, plane: Ints, queue: Ints, shift: int) -> Ints:
@@ -97,7 +98,7 @@ class FatTreeHops(Wired):
         elif self.routing.mode == "dmodk":
             columns = self._walk(b, a, None, shift)
         else:
-            columns = self._walk(a, b, mixed(source, destination, queue, self.routing.seed), shift)
+            columns = self._walk(a, b, route_hash(source, destination, queue, self.routing.seed), shift)
         if leaves.planes == 1:
             return columns
         up, down = (end * leaves.planes + plane for end in (source, destination))
@@ -182,7 +183,7 @@ class FatTreeHops(Wired):
     def _dmodk_segments(self, place: Place, down: Ints) -> list[RouteSegment]:
         """Return the segments of D-mod-k's routes, up and down, for each endpoint as the destination."""
         # `_walk` from the destination alone, for all endpoints at once: D-mod-k's choices never depend on the source
-        found = list[RouteSegment]()
+        segments = list[RouteSegment]()
         plane, port = place.port * 0, place.port
         for first, level in zip(self.firsts[1:], self.tree.levels, strict=False):
             group = place.leaf // level.span
@@ -192,10 +193,10 @@ class FatTreeHops(Wired):
             port, switch = divide(entry, level.spread)
             scope, half = place.network * level.groups + group, level.cables * self.tree.leaves.networks
             up = (plane * level.spread + switch) * level.ports + spare
-            found.append(RouteSegment(first, first + half, scope, up, scope))
-            found.append(RouteSegment(first + half, first + 2 * half, scope * 0, down, scope))
+            segments.append(RouteSegment(first, first + half, scope, up, scope))
+            segments.append(RouteSegment(first + half, first + 2 * half, scope * 0, down, scope))
             plane = slot * level.spread + switch
-        return found
+        return segments
 
     def above(self) -> list[tuple[Ints, Ints]] | None:
         """Return the bundles above each endpoint, if adaptive routing makes each bundle one link and every NIC has one port."""
@@ -203,11 +204,11 @@ class FatTreeHops(Wired):
         if not self.adaptive or leaves.planes > 1 or self.dead is not None:
             return None
         place = leaves.place(np.arange(leaves.endpoints))
-        found = []
+        links_above = []
         for level, first in zip(self.tree.levels, self.firsts[1:], strict=False):
             up = first + place.network * level.groups + place.leaf // level.span
-            found.append((up, up + level.groups * leaves.networks))
-        return found
+            links_above.append((up, up + level.groups * leaves.networks))
+        return links_above
 
     def vertex(self, endpoint: Ints) -> Ints:
         """Return the vertex of each endpoint: its leaf, or its port if NICs have several."""
@@ -237,12 +238,12 @@ class FatTreeHops(Wired):
 
     def without(self, dead: Mask) -> FatTreeHops:
         """Return the paths around dead links. Raises UnreachableError if a pair of leaves has no path left."""
-        found = replace(self, dead=dead)
-        for below, others in self._touched(dead):
-            a, b = np.repeat(below, len(others)), np.tile(others, len(below))
-            found(a[:_MOST_PAIRS], b[:_MOST_PAIRS])
-            found(b[:_MOST_PAIRS], a[:_MOST_PAIRS])
-        return found
+        routes = replace(self, dead=dead)
+        for below, reached in self._touched(dead):
+            a, b = np.repeat(below, len(reached)), np.tile(reached, len(below))
+            routes(a[:_MOST_PAIRS], b[:_MOST_PAIRS])
+            routes(b[:_MOST_PAIRS], a[:_MOST_PAIRS])
+        return routes
 
     def _touched(self, dead: Mask) -> Iterator[tuple[Ints, Ints]]:
         """Yield pairs (endpoints below a dead link, endpoints to reach): one per leaf, and all that lost a port."""
@@ -252,9 +253,9 @@ class FatTreeHops(Wired):
         _, first = np.unique(leaves.number(place), return_index=True)
         endpoints = np.unique(np.concatenate([first, ports]))
         network, leaf = place.network[endpoints], place.leaf[endpoints]
-        for t, part, group in sorted(set(self._groups(dead))):
-            below = (network == part) & (leaf // self.tree.levels[t].span == group)
-            yield endpoints[below], endpoints[(network == part) & ~below]
+        for t, network_index, group in sorted(set(self._groups(dead))):
+            below = (network == network_index) & (leaf // self.tree.levels[t].span == group)
+            yield endpoints[below], endpoints[(network == network_index) & ~below]
         for endpoint in np.unique(ports):
             yield np.array([endpoint]), endpoints[(network == place.network[endpoint]) & (endpoints != endpoint)]
 
@@ -262,9 +263,9 @@ class FatTreeHops(Wired):
         """Yield (level, network in its plane, lower group) of each dead link between switches."""
         for t, (level, first) in enumerate(zip(self.tree.levels, self.firsts[1:], strict=False)):
             end = self.firsts[t + 2]
-            each = 1 if self.adaptive else level.planes * level.ports
+            links_per_group = 1 if self.adaptive else level.planes * level.ports
             for link in np.flatnonzero(dead[first:end]).tolist():
-                network, group = divmod(link % ((end - first) // 2) // each, level.groups)
+                network, group = divmod(link % ((end - first) // 2) // links_per_group, level.groups)
                 yield t, network % self.tree.leaves.parts, group
 
 
@@ -283,7 +284,7 @@ def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) ->
     return ((network * level.groups + group) * level.planes + plane) * level.ports + port
 
 
-def mixed(source: Ints, destination: Ints, queue: Ints, seed: int) -> UInts:
+def route_hash(source: Ints, destination: Ints, queue: Ints, seed: int) -> UInts:
     """Return a 64-bit hash of source, destination and queue pair."""
     a, b, c = (x.astype(np.uint64) for x in (source, destination, queue))
     return splitmix(splitmix(splitmix(a + np.uint64(seed << 32)) ^ b) ^ c)

@@ -53,8 +53,8 @@ class Level(NamedTuple):
 
     def above(self, group: Ints) -> Ints:
         """Return the upper groups of lower groups; both are numbered network after network."""
-        network, own = np.divmod(group, self.groups)
-        upper: Ints = network * -(-self.groups // self.pod) + own // self.pod
+        network, local_group = np.divmod(group, self.groups)
+        upper: Ints = network * -(-self.groups // self.pod) + local_group // self.pod
         return upper
 
 
@@ -106,8 +106,8 @@ class Leaves(NamedTuple):
         if not self.rails:
             leaf, port = divide(endpoint, self.down)
             return Place(first, leaf, port)
-        each, rail = divide(endpoint, self.rails)  # the NICs of every node are a multiple of the rails
-        group, within = divide(each, self.unit)
+        nic_of_rail, rail = divide(endpoint, self.rails)  # the NICs of every node are a multiple of the rails
+        group, within = divide(nic_of_rail, self.unit)
         shift, port = divide(within, self.down)
         if self.parts > 1:
             return Place(first + rail, group * self.sets + shift, port)
@@ -211,11 +211,11 @@ def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves:
 
 def _pod(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: int) -> int:
     """Return how many groups of tier t - 1 a pod of tier `t` joins; the top tier must join all `groups`, else ConfigError."""
-    asked = spec.tiers[t].pod
+    pod = spec.tiers[t].pod
     if t < len(tiers) - 1:
-        return min(asked or tiers[t].down, groups)
-    if asked is not None and asked < groups:
-        few = f"{tiers[t].name} is the top tier and must join all {groups} groups below it, not {asked}"
+        return min(pod or tiers[t].down, groups)
+    if pod is not None and pod < groups:
+        few = f"{tiers[t].name} is the top tier and must join all {groups} groups below it, not {pod}"
         raise cluster.error(("fabric", "tiers", t, "pod"), f"{few}; drop `pod` or add a tier")
     return groups
 
@@ -251,12 +251,12 @@ class Ports(NamedTuple):
 
 def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
     """Return the ports of each tier from the leaves upwards. Raises ConfigError if they do not fit a switch."""
-    found = tuple(_ports(cluster, spec, i) for i in range(len(spec.tiers)))
-    for i, tier in enumerate(found):
-        if tier.name in {other.name for other in found[:i]}:
+    ports = tuple(_ports(cluster, spec, i) for i in range(len(spec.tiers)))
+    for i, tier in enumerate(ports):
+        if tier.name in {lower.name for lower in ports[:i]}:
             twice = f"two tiers are called {tier.name!r}; give each its own name"
             raise cluster.error(("fabric", "tiers", i, "name"), twice)
-    return found
+    return ports
 
 
 def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
@@ -288,18 +288,18 @@ def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tupl
     leaf with one NIC more are rounded up. Raises ConfigError for a ratio that full leaves cannot have.
     """
     at: Loc = ("fabric", "oversubscription") if spec.oversubscription else ("fabric", "tiers", 0, "oversubscription")
-    most, part = _split(cluster, radix, ratio, at)
+    most_down, exact_ratio = _split(cluster, radix, ratio, at)
     rails = 1 if spec.rails == "none" else _rails(cluster, spec)
-    alike = spec.rails != "none" and len(cluster.nic_counts) == 1  # otherwise NICs fill leaves in order
-    per_node = cluster.nics // rails if alike else 1
+    by_rail = spec.rails != "none" and len(cluster.nic_counts) == 1  # otherwise NICs fill leaves in order
+    per_node = cluster.nics // rails if by_rail else 1
     nodes = min(spec.scalable_unit or cluster.nodes, cluster.nodes)
-    hung = nodes * per_node if alike else cluster.endpoints // rails
-    down = -(-hung // -(-hung // most))
-    whole = lcm(part.numerator, per_node)
-    if spec.scalable_unit is None and down < hung and whole <= most:
-        down = -(-down // whole) * whole
-    up = down / part
-    if up.denominator == 1 or (down == hung and nodes < (spec.scalable_unit or nodes + 1)):
+    nics_to_connect = nodes * per_node if by_rail else cluster.endpoints // rails
+    down = -(-nics_to_connect // -(-nics_to_connect // most_down))
+    multiple = lcm(exact_ratio.numerator, per_node)
+    if spec.scalable_unit is None and down < nics_to_connect and multiple <= most_down:
+        down = -(-down // multiple) * multiple
+    up = down / exact_ratio
+    if up.denominator == 1 or (down == nics_to_connect and nodes < (spec.scalable_unit or nodes + 1)):
         return down, ceil(up)
     near = [f"{down / n:.5g} ({plural(n, 'uplink', 'uplinks')})" for n in (int(up) + 1, int(up)) if n]
     what = f"{down} NICs on a leaf are {ratio:.6g} : 1 with no whole number of uplinks"
@@ -309,10 +309,10 @@ def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tupl
 def _split(cluster: NodeSpecs, radix: int, ratio: float, at: Loc) -> tuple[int, Fraction]:
     """Return (most ports down, exact ratio) of a switch with `ratio` ports down per port up. Raises ConfigError if none fit."""
     up = max(1, int(radix / (1 + ratio) * (1 + ROUNDED)))
-    part = Fraction(ratio).limit_denominator(up)  # 1.4545 is 16 : 11
-    most = radix // (part.numerator + part.denominator) * part.numerator
-    if most and abs(part - Fraction(ratio)) <= ROUNDED * ratio:
-        return most, part
+    exact_ratio = Fraction(ratio).limit_denominator(up)  # 1.4545 is 16 : 11
+    most_down = radix // (exact_ratio.numerator + exact_ratio.denominator) * exact_ratio.numerator
+    if most_down and abs(exact_ratio - Fraction(ratio)) <= ROUNDED * ratio:
+        return most_down, exact_ratio
     what = f"{radix} ports of a switch cannot be shared out {ratio:.6g} : 1"
     near = f"{(radix - up) / up:.5g} ({radix - up} down, {up} up)"
     raise cluster.error(at, f"{'.'.join(map(str, at))}: {what}; write a ratio of small numbers such as 1.5, or {near}")
@@ -322,8 +322,8 @@ def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, i
     """Return a tier's ports (down, up) from those given and its oversubscription. Raises ConfigError if these contradict."""
     ratio, radix = tier.oversubscription or 1.0, tier.radix or 0
     if tier.down is None and tier.up is None:
-        most, part = _split(cluster, radix, ratio, (*at, "oversubscription"))
-        return most, int(most / part)
+        most_down, exact_ratio = _split(cluster, radix, ratio, (*at, "oversubscription"))
+        return most_down, int(most_down / exact_ratio)
     if tier.down is None:
         up = tier.up or 0
         down = int(up * ratio) if tier.oversubscription else radix - up
@@ -344,24 +344,24 @@ def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, i
 # Values that a fat tree's file leaves open: the fewest tiers that connect all NICs, and cables as fast as the NICs.
 
 
-def sized(cluster: NodeSpecs, spec: FatTree) -> tuple[FatTree, Link, Tree]:
+def complete_tree(cluster: NodeSpecs, spec: FatTree) -> tuple[FatTree, Link, Tree]:
     """Return the specification with all its tiers, every cable, and the counted tree.
 
     A tree sized here is even: each switch has equally many cables to every upper switch that it reaches. Raises ConfigError if
     ports, pods or scalable units do not fit.
     """
     tiers = _oversubscribed(cluster, spec, spec.tiers) if spec.tiers else _smallest(cluster, spec)
-    whole, written = spec.model_copy(update={"tiers": tiers}), spec.link
-    cable = written.cable if spec.tiers else written.cable[: len(tiers)]
+    complete, spec_link = spec.model_copy(update={"tiers": tiers}), spec.link
+    cable = spec_link.cable if spec.tiers else spec_link.cable[: len(tiers)]
     if cable and len(cable) != len(tiers):
         lengths = f"{len(cable)} cable lengths for {len(tiers)} tiers; give one a tier, from the NIC upwards"
         raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}")
     # a switch has ports for the fastest NICs
     fastest = max((pool.node.nics.rate for pool in cluster.parts if pool.node.nics), default=1.0) / spec.planes
-    link = Link.model_construct(rate=written.rate or fastest, efficiency=written.efficiency, cable=cable)
-    ports = ports_of_tiers(cluster, whole)
-    leaves = leaves_of(cluster, whole, ports[0])
-    return whole, link, Tree(ports, leaves, tuple(_levels(cluster, whole, ports, leaves, even=not spec.tiers)))
+    link = Link.model_construct(rate=spec_link.rate or fastest, efficiency=spec_link.efficiency, cable=cable)
+    ports = ports_of_tiers(cluster, complete)
+    leaves = leaves_of(cluster, complete, ports[0])
+    return complete, link, Tree(ports, leaves, tuple(_levels(cluster, complete, ports, leaves, even=not spec.tiers)))
 
 
 def _smallest(cluster: NodeSpecs, spec: FatTree) -> tuple[Tier, ...]:
@@ -394,12 +394,12 @@ def _oversubscribed(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Tier, ...]) 
     """Return the tiers with the oversubscription of the leaves set; 1 : 1 is the default."""
     if spec.oversubscription is None or (spec.oversubscription == 1 and len(tiers) == 1):
         return tiers
-    at, leaf = ("fabric", "oversubscription"), tiers[0]
+    loc, leaf = ("fabric", "oversubscription"), tiers[0]
     if len(tiers) == 1:
-        raise cluster.error(at, "fabric.oversubscription: one tier has no uplinks; leave it out, or add a tier")
+        raise cluster.error(loc, "fabric.oversubscription: one tier has no uplinks; leave it out, or add a tier")
     for key in ("down", "up", "oversubscription"):
         if getattr(leaf, key) is not None:
-            raise cluster.error(at, f"fabric.oversubscription: the leaves say their `{key}` too; keep one of the two")
+            raise cluster.error(loc, f"fabric.oversubscription: the leaves say their `{key}` too; keep one of the two")
     if spec.oversubscription == 1:
         return tiers
     return (leaf.model_copy(update={"oversubscription": spec.oversubscription}), *tiers[1:])

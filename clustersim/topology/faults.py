@@ -21,11 +21,11 @@ from clustersim.topology.shortest import FIRST, SECOND, max_flow
 from clustersim.units import scaled
 
 _LINK = re.compile(r"([A-Za-z0-9_-]+)\[([0-9]{1,12})\]")
-MOST = 1e6
+MAX_SLOWDOWN = 1e6
 """Largest slowdown of a part that is not dead."""
 DEAD = 1.0
 """Bytes/s of a dead link: no route uses it, and quotients by its capacity stay finite."""
-LEAST = 1e-6
+MIN_SLOWDOWN = 1e-6
 """Smallest slowdown: no GPU computes a million times as fast."""
 
 
@@ -76,11 +76,11 @@ class _Parts:
 
     def degrade(self, name: str, fault: Fault) -> None:
         """Slow the links called `name`, or cut some of their cables."""
-        at = f"faults.{self.fault}"
+        key = f"faults.{self.fault}"
         if (fault.rate is None) != fault.dead or fault.slowdown is not None:
-            raise self.error(f"{at}: a link needs a `rate`, its usable bytes/s, or `dead: true`, and nothing else")
+            raise self.error(f"{key}: a link needs a `rate`, its usable bytes/s, or `dead: true`, and nothing else")
         if fault.cables is not None and not fault.dead:
-            raise self.error(f"{at}.cables counts dead cables; add `dead: true` or drop it", "cables")
+            raise self.error(f"{key}.cables counts dead cables; add `dead: true` or drop it", "cables")
         for tier, index in self._links(name):
             link = tier.first + index
             if fault.rate is not None:
@@ -88,20 +88,20 @@ class _Parts:
                 self.note(f"{tier.name}[{index}]")
                 self.capacity[link] = fault.rate
                 continue
-            lost, left = fault.cables or 1, self.cables[link]
-            if lost > left:
-                what = f"{name} has {left:g} cables alive, not {lost}; let fewer die"
-                raise self.error(f"{at}: {what}", "cables" if fault.cables else "link")
-            self.capacity[link] = max(self.capacity[link] * (left - lost) / left, DEAD)
-            self.cables[link] = left - lost
+            lost, alive = fault.cables or 1, self.cables[link]
+            if lost > alive:
+                problem = f"{name} has {alive:g} cables alive, not {lost}; let fewer die"
+                raise self.error(f"{key}: {problem}", "cables" if fault.cables else "link")
+            self.capacity[link] = max(self.capacity[link] * (alive - lost) / alive, DEAD)
+            self.cables[link] = alive - lost
 
     def _check_rate(self, rate: float, capacity: float) -> None:
         """Raise ConfigError for a fault's rate above a link's capacity, or below a millionth of it (both in bytes/s)."""
-        full, least, what = scaled(capacity, "B/s"), scaled(capacity / MOST, "B/s"), ""
+        full, least, what = scaled(capacity, "B/s"), scaled(capacity / MAX_SLOWDOWN, "B/s"), ""
         if rate > capacity * (1 + 1e-9):
             what = f"is not a fault of a link of {full}, which is its rate after efficiency and PCIe"
             what += f"; write what is left of that, less than {full}"
-        elif rate * MOST < capacity:
+        elif rate * MAX_SLOWDOWN < capacity:
             what = f"is next to nothing; write {least} or more, or `dead: true`"
         if what:
             raise self.error(f"faults.{self.fault}.rate: {scaled(rate, 'B/s')} {what}", "rate")
@@ -135,41 +135,43 @@ class _Parts:
             return
         self.note(f"{key} {index}")
         self.slowdown[numbering.gpus_of(part) if key == "node" else part] *= fault.slowdown
-        if (most := self.slowdown.max()) > MOST:
+        if (most := self.slowdown.max()) > MAX_SLOWDOWN:
             what = f"a GPU is slowed {most:.3g} times, by its node and by itself"
-            raise self.error(f"{at}.slowdown: {what}; write less than {MOST:g} together, or `dead: true`", "slowdown")
+            what += f"; write less than {MAX_SLOWDOWN:g} together, or `dead: true`"
+            raise self.error(f"{at}.slowdown: {what}", "slowdown")
 
 
 def _rerouted(parts: _Parts) -> Topology:
     """Return the topology whose routes avoid links without cables. Raises ConfigError if a pair of nodes has no route."""
     topology, document, dead = parts.topology, parts.document, parts.cables == 0
-    counts = {**topology.counts, **left(topology, np.where(dead, 0.0, parts.capacity)), **_lost(parts)}
-    found = replace(topology, capacity=parts.capacity, cables=parts.cables, slowdown=parts.slowdown, counts=counts)
+    alive = np.where(dead, 0.0, parts.capacity)
+    counts = {**topology.counts, **counts_with_faults(topology, alive), **_fault_counts(parts)}
+    rerouted = replace(topology, capacity=parts.capacity, cables=parts.cables, slowdown=parts.slowdown, counts=counts)
     if not dead.any():
-        return found
+        return rerouted
     if not isinstance(topology.router, GpuRouter):
         what = f"{topology.kind} cannot route around dead links; degrade them by `rate`"
         raise document.error(("faults",), f"faults: {what}")
     counts["dead_links"] = int(dead.sum())
     try:
-        found = replace(found, router=topology.router.without(dead))
+        rerouted = replace(rerouted, router=topology.router.without(dead))
         one_end, other_end = _witnesses(topology, dead, parts.dead)
-        found.route(one_end, other_end)
-        found.route(other_end, one_end)
+        rerouted.route(one_end, other_end)
+        rerouted.route(other_end, one_end)
     except UnreachableError as error:
         raise document.error(("faults",), f"faults: {error}") from None
-    return found
+    return rerouted
 
 
-def _lost(parts: _Parts) -> dict[str, float]:
+def _fault_counts(parts: _Parts) -> dict[str, float]:
     """Return the number of dead cables by direction (`dead_up`, `dead_down`) and of slow links (`slow_links`), without zeros."""
-    sound, found = parts.topology, {"dead_up": 0.0, "dead_down": 0.0}
-    for tier in sound.tiers:
-        lost = (sound.cables - parts.cables)[tier.span].sum()
-        found["dead_down" if tier.name.endswith("-down") else "dead_up"] += float(lost)
-    each = parts.capacity / np.maximum(parts.cables, 1), sound.capacity / sound.cables
-    found["slow_links"] = float(((parts.cables > 0) & (each[0] < each[1] * (1 - 1e-9))).sum())
-    return {key: number for key, number in found.items() if number}
+    original, lost_counts = parts.topology, {"dead_up": 0.0, "dead_down": 0.0}
+    for tier in original.tiers:
+        lost = (original.cables - parts.cables)[tier.span].sum()
+        lost_counts["dead_down" if tier.name.endswith("-down") else "dead_up"] += float(lost)
+    cable_rates = parts.capacity / np.maximum(parts.cables, 1), original.capacity / original.cables
+    lost_counts["slow_links"] = float(((parts.cables > 0) & (cable_rates[0] < cable_rates[1] * (1 - 1e-9))).sum())
+    return {key: number for key, number in lost_counts.items() if number}
 
 
 def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
@@ -192,14 +194,14 @@ def _remaining(topology: Topology, parts: _Parts) -> Topology:
         raise parts.document.error(("faults",), f"faults: all {topology.nodes} nodes are dead; let at least one live")
     gpus = topology.numbering.gpus_of(alive)
     power = {"power": topology.counts["power"] * len(alive) / topology.nodes} if "power" in topology.counts else {}
-    left = {**power, "nodes": len(alive), "gpus": len(gpus), "dead_nodes": int(parts.dead.sum())}
+    counts = {**power, "nodes": len(alive), "gpus": len(gpus), "dead_nodes": int(parts.dead.sum())}
     return replace(
         topology,
         numbering=topology.numbering.only(alive),
         slowdown=topology.slowdown[gpus],
         pool=None if topology.pool is None else topology.pool[gpus],
         router=Remaining(topology.router, gpus),
-        counts={**topology.counts, **left},
+        counts={**topology.counts, **counts},
         fanouts=(len(alive),),
     )
 
@@ -207,7 +209,7 @@ def _remaining(topology: Topology, parts: _Parts) -> Topology:
 # The bisection that remains with faults: of a tree by its tiers, of an explicit graph by its largest flow.
 
 
-def left(sound: Topology, capacity: Floats) -> Mapping[str, float]:
+def counts_with_faults(sound: Topology, capacity: Floats) -> Mapping[str, float]:
     """Return `bisection` (bytes/s) and `oversubscription` with links of `capacity` bytes/s (0 if dead).
 
     If a link between nodes has a fault and the kind's cut is not known link by link, returns {"unfaulted": 1.0} instead.
@@ -216,39 +218,39 @@ def left(sound: Topology, capacity: Floats) -> Mapping[str, float]:
     if "bisection" not in sound.counts or np.array_equal(sound.capacity[first:], capacity[first:]):
         return {}
     if sound.kind == "explicit":
-        return _graph(sound, capacity, first)
+        return _graph_counts(sound, capacity, first)
     named = [key.removesuffix("_switches") for key in sound.counts if key.endswith("_switches")]
     flat = {"groups", "routers"} & set(sound.counts)
-    return {"unfaulted": 1.0} if flat or not named else _tree(sound, capacity, named)
+    return {"unfaulted": 1.0} if flat or not named else _tree_counts(sound, capacity, named)
 
 
-def _tree(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, float]:
+def _tree_counts(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, float]:
     """Return `bisection` and `oversubscription` of a tree by its narrowest tier; each tier keeps the share its links carry."""
-    rate, left = dict[str, float](), dict[str, float]()
+    rate, shares = dict[str, float](), dict[str, float]()
     for tier in sound.tiers:
         if tier.links:
-            name, own = tier.name.rpartition("-")[0], tier.span
+            name, links = tier.name.rpartition("-")[0], tier.span
             rate.setdefault(name, float(sound.capacity[tier.first] / sound.cables[tier.first]))
-            left[name] = min(left.get(name, 1.0), float(capacity[own].sum() / sound.capacity[own].sum()))
-    ends = sound.counts["nics"] * sound.node.wire * min(left.get("nic", 1.0), left.get("port", 1.0))
-    each = {name: rate.get(name, np.inf) * left.get(name, 1.0) for name in named}
-    above = [sound.counts[f"{up}_cables"] * each[name] for name, up in pairwise(named)]
-    return _figures(min(ends, *above, ends) / 2, ends / 2)
+            shares[name] = min(shares.get(name, 1.0), float(capacity[links].sum() / sound.capacity[links].sum()))
+    nic_rate = sound.counts["nics"] * sound.node.wire * min(shares.get("nic", 1.0), shares.get("port", 1.0))
+    tier_rates = {name: rate.get(name, np.inf) * shares.get(name, 1.0) for name in named}
+    cable_rates = [sound.counts[f"{up}_cables"] * tier_rates[name] for name, up in pairwise(named)]
+    return _bandwidth_counts(min(nic_rate, *cable_rates, nic_rate) / 2, nic_rate / 2)
 
 
-def _graph(sound: Topology, capacity: Floats, first: int) -> Mapping[str, float]:
+def _graph_counts(sound: Topology, capacity: Floats, first: int) -> Mapping[str, float]:
     """Return `bisection` and `oversubscription` by the largest flow from the first half of the nodes to the second."""
     nics = int(sound.counts["nics"])
     half = int(sound.numbering.first_nic[sound.nodes // 2])
-    wide = capacity.copy()  # cables of the NICs, as in a graph without faults, and not the limit of PCIe
-    wide[first : first + 2 * nics] *= sound.counts["ends"] / max(sound.capacity[first : first + half].sum(), 1.0)
+    line_rates = capacity.copy()  # cables of the NICs, as in a graph without faults, and not the limit of PCIe
+    line_rates[first : first + 2 * nics] *= sound.counts["ends"] / max(sound.capacity[first : first + half].sum(), 1.0)
     names = {f"nic[{nic}]": FIRST if nic < half else SECOND for nic in range(nics)}
-    ends = (tuple(names.get(end, end) for end in sound.ends(link)) for link in range(first, len(capacity)))
-    flow = max_flow((a, b, rate) for (a, b), rate in zip(ends, wide[first:].tolist(), strict=True))
-    return _figures(min(flow, sound.counts["bisection"]), float(wide[first : first + half].sum()))
+    link_ends = (tuple(names.get(end, end) for end in sound.ends(link)) for link in range(first, len(capacity)))
+    flow = max_flow((a, b, rate) for (a, b), rate in zip(link_ends, line_rates[first:].tolist(), strict=True))
+    return _bandwidth_counts(min(flow, sound.counts["bisection"]), float(line_rates[first : first + half].sum()))
 
 
-def _figures(bisection: float, ends: float) -> Mapping[str, float]:
+def _bandwidth_counts(bisection: float, ends: float) -> Mapping[str, float]:
     """Return {`bisection`: bytes/s, `oversubscription`: the factor, at least 1, by which `ends` (bytes/s) exceeds it}."""
     return {"bisection": bisection, "oversubscription": max(1.0, ends / bisection) if bisection else np.inf}
 
@@ -260,19 +262,19 @@ def factors(jitter: Jitter, gpus: int, draw: int) -> Floats:
     the number of draws. Lognormal: sigma^2 = ln(1 + cv^2), mu = -sigma^2 / 2. Gamma: shape 1 / cv^2, scale cv^2; with cv 1 it is
     the exponential distribution.
     """
-    source, square = np.random.default_rng([jitter.seed, draw]), jitter.cv**2
-    found = np.ones(gpus)
+    generator, variance = np.random.default_rng([jitter.seed, draw]), jitter.cv**2
+    slowdown = np.ones(gpus)
     if jitter.cv and jitter.distribution == "gamma":
-        found = source.gamma(1 / square, square, gpus)
+        slowdown = generator.gamma(1 / variance, variance, gpus)
     elif jitter.cv:
-        sigma = math.sqrt(math.log1p(square))
-        found = source.lognormal(-(sigma**2) / 2, sigma, gpus)
+        sigma = math.sqrt(math.log1p(variance))
+        slowdown = generator.lognormal(-(sigma**2) / 2, sigma, gpus)
     if jitter.stragglers is not None:
-        slow = source.random(gpus) < jitter.stragglers.share
-        found = np.where(slow, found * jitter.stragglers.slowdown, found)
-    return np.maximum(found, LEAST)
+        slow = generator.random(gpus) < jitter.stragglers.share
+        slowdown = np.where(slow, slowdown * jitter.stragglers.slowdown, slowdown)
+    return np.maximum(slowdown, MIN_SLOWDOWN)
 
 
-def still(jitter: Jitter | None) -> bool:
+def is_constant(jitter: Jitter | None) -> bool:
     """Return whether all steps take equal times."""
     return jitter is None or not (jitter.cv or (jitter.stragglers is not None and jitter.stragglers.share))

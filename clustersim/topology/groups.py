@@ -10,7 +10,7 @@ from clustersim.arrays import Ints
 from clustersim.config.fabric import Dragonfly, DragonflyPlus
 from clustersim.hardware.constants import FIBRE
 from clustersim.topology.detours import directed
-from clustersim.topology.lattice import pair_number, triangle
+from clustersim.topology.lattice import pair_ends, pair_number
 from clustersim.topology.specs import NodeSpecs
 
 
@@ -38,16 +38,20 @@ class GlobalCables(NamedTuple):
         return self.switches * self.h // (self.groups - 1) if self.groups > 1 else 0
 
     def ends(self, pair: Ints, copy: Ints) -> tuple[Ints, Ints]:
-        """Return the switches of cables in the lower and the higher group; switches are numbered group after group."""
-        low, high = triangle(pair)
+        """Return (switch in the lower group, switch in the higher group) of cable number `copy` of each pair of groups.
+
+        Switches are numbered group after group.
+        """
+        low, high = pair_ends(pair)
         port = copy * (self.groups - 1)
         below, above = (port + high - low - 1) // self.h, (port + self.groups - (high - low) - 1) // self.h
         return low * self.switches + below, high * self.switches + above
 
     def cross(self, source: Ints, destination: Ints, copy: Ints, lanes: int) -> tuple[Ints, Ints, Ints]:
-        """Return the links of the given copies of cables between different groups, and the switches at their ends.
+        """Return (link, switch in the group `source`, switch in the group `destination`) of cable `copy` of each pair of groups.
 
-        Each pair has `lanes` links with equally many cables, numbered pair by pair, first all towards the higher group.
+        Each pair has `lanes` links with equally many cables, numbered pair by pair, first all towards the higher group. Source
+        and destination must differ.
         """
         pair = pair_number(np.minimum(source, destination), np.maximum(source, destination))
         backward = source > destination

@@ -65,17 +65,17 @@ class EndpointClasses(NamedTuple):
 
 
 def no_symmetry(gpus: int, links: int) -> EndpointClasses:
-    """Return the classes of a router without known symmetry: each GPU is its own class."""
-    one, none = np.zeros(gpus, np.int64), np.zeros(links, bool)
-    two = one[:, np.newaxis]
-    return EndpointClasses(one, two, one, two, one, none, none, np.ones(gpus, bool), two, one, 0, tuple)
+    """Return the classes of a router without known symmetry: every GPU is `unknown`, so no two are equivalent."""
+    zero, no_links = np.zeros(gpus, np.int64), np.zeros(links, bool)
+    column, unknown = zero[:, np.newaxis], np.ones(gpus, bool)
+    return EndpointClasses(zero, column, zero, column, zero, no_links, no_links, unknown, column, zero, 0, tuple)
 
 
 class UnreachableError(InputError):
     """Dead links leave no route between two endpoints."""
 
 
-def apart(a: str, b: str) -> UnreachableError:
+def no_route_error(a: str, b: str) -> UnreachableError:
     """Return the error for two endpoints, named `a` and `b`, without a route."""
     what = f"no route is left from {a} to {b}"
     return UnreachableError(f"the network is partitioned: {what}; let a link live or degrade it")
@@ -134,7 +134,7 @@ class Hops(Protocol):
 
         Raises UnreachableError if a pair has none left; the default always does, because it knows only one route.
         """
-        raise apart("one end of a dead link of the fabric", "the other, as its kind knows one route only")
+        raise no_route_error("one end of a dead link of the fabric", "the other, as its kind knows one route only")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,69 +23,69 @@ CORE: Annotated[float, Declared("B/s")] = 10e9
 """Bytes/s that one core reads and writes: 10 to 14 GB/s in STREAM on one core of a Xeon."""
 
 
-def hosted(topology: Topology) -> Topology:
+def with_host_links(topology: Topology) -> Topology:
     """Return a cluster with links to the memory of its hosts; GPUs that reach each other over PCIe share its links with them."""
-    return topology.cache.once("hosted", lambda: _hosted(topology)) if topology.hosts is None else topology
+    return topology.cache.once("hosted", lambda: _with_host_links(topology)) if topology.hosts is None else topology
 
 
-def _hosted(topology: Topology) -> Topology:
+def _with_host_links(topology: Topology) -> Topology:
     """Return the topology with links between each GPU's slot and the memory of its host."""
     node, local = topology.numbering.split(np.arange(topology.gpus))
-    facts = _facts(topology, topology.numbering.first[:-1])
-    first = local % np.array([one.shared for one in facts])[node] == 0  # number of GPUs per slot
+    facts = _host_facts(topology, topology.numbering.first[:-1])
+    first = local % np.array([host.shared for host in facts])[node] == 0  # number of GPUs per slot
     slot, lowest = np.cumsum(first) - 1, len(topology.capacity)
-    added = [REACHED * np.array([one.bandwidth for one in facts])]
+    added = [REACHED * np.array([host.bandwidth for host in facts])]
     tiers, routes = [LinkTier("host-memory", lowest, topology.nodes)], []
-    owner, more, names = np.flatnonzero(first), topology.nodes, {tier.name: tier for tier in topology.tiers}
+    owner, new_links, names = np.flatnonzero(first), topology.nodes, {tier.name: tier for tier in topology.tiers}
     for way in ("up", "down"):
-        own = names.get(f"pcie-{way}")
-        if own and own.links == topology.gpus:
-            shared = names.get(f"slot-{way}")
-            routes.append([own.first + np.arange(topology.gpus), *([shared.first + slot] if shared else [])])
+        pcie = names.get(f"pcie-{way}")
+        if pcie and pcie.links == topology.gpus:
+            slots = names.get(f"slot-{way}")
+            routes.append([pcie.first + np.arange(topology.gpus), *([slots.first + slot] if slots else [])])
             continue
-        tiers.append(LinkTier(f"host-{way}", lowest + more, len(owner)))
-        routes.append([lowest + more + slot])
-        added.append(np.array([one.link for one in facts])[node][first])
-        more += len(owner)
+        tiers.append(LinkTier(f"host-{way}", lowest + new_links, len(owner)))
+        routes.append([lowest + new_links + slot])
+        added.append(np.array([host.link for host in facts])[node][first])
+        new_links += len(owner)
 
     def ends(link: int) -> tuple[str, str]:
         """Return the names of the start and the end of a link."""
         if link < lowest:
             return topology.ends(link)
         tier = next(tier for tier in reversed(tiers) if tier.first <= link)
-        place = link - tier.first
+        index = link - tier.first
         if tier is tiers[0]:
-            return f"host[{place}]", f"host[{place}]"
-        pair = f"gpu[{owner[place]}]", f"host[{node[owner[place]]}]"
+            return f"host[{index}]", f"host[{index}]"
+        pair = f"gpu[{owner[index]}]", f"host[{node[owner[index]]}]"
         return pair if tier.name == "host-up" else pair[::-1]
 
     up, down = (np.stack([*links, lowest + node], axis=1) for links in routes)
     return replace(
         topology,
         capacity=np.concatenate([topology.capacity, *added]),
-        latency=np.concatenate([topology.latency, np.zeros(more)]),
-        cables=np.concatenate([topology.cables, np.ones(more)]),
+        latency=np.concatenate([topology.latency, np.zeros(new_links)]),
+        cables=np.concatenate([topology.cables, np.ones(new_links)]),
         tiers=(*topology.tiers, *tiers),
         ends=ends,
         hosts=HostRoutes(up, down, (lowest + node)[:, np.newaxis]),
     )
 
 
-def _facts(topology: Topology, gpus: Ints) -> list[HostFacts]:
+def _host_facts(topology: Topology, gpus: Ints) -> list[HostFacts]:
     """Return the facts of the host of each given GPU. Raises InputError if a node has no known host."""
-    hosts = [topology.kinds[kind].facts.host for kind in topology.kind_of(gpus).tolist()]
-    if None in hosts:
+    optional_hosts = [topology.kinds[kind].facts.host for kind in topology.kind_of(gpus).tolist()]
+    if None in optional_hosts:
         raise InputError("offloading needs nodes whose host is known; give the topology as YAML")
-    return [host for host in hosts if host]
+    return [host for host in optional_hosts if host]
 
 
-def fullest_host(topology: Topology, gpus: Ints, each: Sequence[float]) -> tuple[float, float]:
+def host_with_least_room(topology: Topology, gpus: Ints, bytes_per_gpu: Sequence[float]) -> tuple[float, float]:
     """Return (bytes needed, bytes available) of the fullest host. each: bytes per GPU, for equal consecutive parts of `gpus`."""
     node = topology.numbering.node_of(gpus)
-    need = np.bincount(node, np.repeat(each, len(gpus) // len(each)), topology.nodes)
-    have = np.array([host.memory for host in _facts(topology, topology.numbering.first[:-1])])
-    worst = int((need / have).argmax())
-    return float(need[worst]), float(have[worst])
+    needed = np.bincount(node, np.repeat(bytes_per_gpu, len(gpus) // len(bytes_per_gpu)), topology.nodes)
+    available = np.array([host.memory for host in _host_facts(topology, topology.numbering.first[:-1])])
+    worst = int((needed / available).argmax())
+    return float(needed[worst]), float(available[worst])
 
 
 def transfer(topology: Topology, way: str, gpus: Ints, threads: int | None) -> tuple[Floats, Floats, Ints, Floats]:
@@ -94,10 +94,10 @@ def transfer(topology: Topology, way: str, gpus: Ints, threads: int | None) -> t
     threads: number for an update; None: each GPU's share of its node's cores.
     """
     links: Ints = getattr(topology.hosts, way)[gpus]
-    facts = _facts(topology, gpus)
+    facts = _host_facts(topology, gpus)
     if way != "memory":
         return np.full(len(gpus), PCIE_LATENCY), topology.capacity[links].min(axis=1), links, np.ones(links.shape)
-    width = np.diff(topology.numbering.first)[topology.numbering.node_of(gpus)]
-    cores = np.array([threads or one.cores for one in facts]) / (1 if threads else width)
-    bound = np.minimum(CORE * cores, [UPDATED * one.bandwidth for one in facts])
-    return np.zeros(len(gpus)), bound, links, np.full(links.shape, REACHED / UPDATED)
+    node_gpus = np.diff(topology.numbering.first)[topology.numbering.node_of(gpus)]
+    cores = np.array([threads or host.cores for host in facts]) / (1 if threads else node_gpus)
+    rate = np.minimum(CORE * cores, [UPDATED * host.bandwidth for host in facts])
+    return np.zeros(len(gpus)), rate, links, np.full(links.shape, REACHED / UPDATED)

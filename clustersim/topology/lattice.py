@@ -94,38 +94,44 @@ class Lattice(Wired):
             yield from both_ways(dim.name, cables, dim.rate, dim.latency, dim.cables)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from each source to its destination in the same grid, dimension by dimension (pairs, width)."""
+        """Return the links from each source to its destination in the same grid, dimension by dimension (pairs, width).
+
+        Each dimension has `Dim.width` columns; -1 fills the columns that a path does not need.
+        """
         here, there = source // self.share, destination // self.share
         columns = np.full((len(here), sum(d.width for d in self.dims)), -1, np.int64)
-        at = 0
+        column = 0
         for d, (dim, stride) in enumerate(zip(self.dims, self.strides, strict=True)):
-            (line, a), (_, b) = _parted(here, stride, dim.size), _parted(there, stride, dim.size)
+            (line, a), (_, b) = _line_of(here, stride, dim.size), _line_of(there, stride, dim.size)
             moves = np.flatnonzero(a != b)
             if 0 < len(moves) == len(a):
-                columns[:, at : at + dim.width] = self._links(d, line, a, b)
+                columns[:, column : column + dim.width] = self._links(d, line, a, b)
             elif len(moves):
-                columns[moves, at : at + dim.width] = self._links(d, line[moves], a[moves], b[moves])
+                columns[moves, column : column + dim.width] = self._links(d, line[moves], a[moves], b[moves])
             if d + 1 < len(self.dims):  # dimension-ordered: the next one starts where this one's coordinate has arrived
                 here = here + (b - a) * stride
-            at += dim.width
+            column += dim.width
         return columns
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return (class as a source, class as a destination) of each endpoint: its position, both times."""
+        """Return (class as a source, class as a destination) of each endpoint; each class is its position."""
         return self.vertex(endpoint), self.vertex(endpoint)
 
     def segments(self) -> list[RouteSegment]:
-        """Return one segment per dimension: earlier coordinates are already the destination's there, later ones the source's."""
-        place, found = np.arange(self.positions * self.share) // self.share, list[RouteSegment]()
+        """Return one segment of the routes per dimension (see RouteSegment)."""
+        position, segments = np.arange(self.positions * self.share) // self.share, list[RouteSegment]()
         for dim, stride, (first, end) in zip(self.dims, self.strides, pairwise(self.firsts), strict=True):
             # The links of a path in a dimension depend on the source's coordinates from this dimension on (earlier ones are
             # already the destination's), and on the destination's coordinates up to this one
-            source = place // stride * self.stride + place % self.stride
-            found.append(RouteSegment(first, end, source, place % (stride * dim.size), None))
-        return found
+            source = position // stride * self.stride + position % self.stride
+            segments.append(RouteSegment(first, end, source, position % (stride * dim.size), None))
+        return segments
 
     def _links(self, d: int, line: Ints, a: Ints, b: Ints) -> Ints:
-        """Return the links from positions `a` to `b` on lines of dimension `d`, one row per pair; -1 fills shorter rows."""
+        """Return the links from coordinates `a` to `b` on `line` of dimension `d` (pairs, width); -1 fills shorter rows.
+
+        line: index of each pair's line in the dimension. No pair may have equal coordinates.
+        """
         dim, cables = self.dims[d], self.cables[d]
         first = self.firsts[d] + line * dim.per_line
         if dim.kind == "switch":
@@ -146,20 +152,26 @@ class Lattice(Wired):
         return endpoint // self.share
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices at the two ends of cables of a dimension: positions, then crossbars, numbered after them."""
+        """Return the vertices at the two ends of each cable of dimension `part`, the end named first and the other end.
+
+        Vertices are the positions, followed by the crossbars of all dimensions.
+        """
         dim, stride = self.dims[part], self.strides[part]
         line, i = np.divmod(cable, dim.per_line)
-        base = line // stride * stride * dim.size + line % stride
+        line_start = line // stride * stride * dim.size + line % stride
         if dim.kind == "switch":
-            others = sum(self.positions // x.size for x in self.dims[:part] if x.kind == "switch")
-            return base + i * stride, self.positions + others + line
+            crossbars = sum(self.positions // earlier.size for earlier in self.dims[:part] if earlier.kind == "switch")
+            return line_start + i * stride, self.positions + crossbars + line
         low, high = i, (i + 1) % dim.size
         if dim.kind == "mesh":
-            low, high = triangle(i)
-        return base + low * stride, base + high * stride
+            low, high = pair_ends(i)
+        return line_start + low * stride, line_start + high * stride
 
     def name(self, vertex: int) -> str:
-        """Return the name of a vertex."""
+        """Return the name of a vertex, such as `router[3]`; crossbars, numbered after all positions, are called `switch[0]`.
+
+        Raises IndexError for a number beyond the last.
+        """
         if vertex < self.positions:
             return f"{self.place}[{vertex}]"
         vertex -= self.positions
@@ -171,47 +183,56 @@ class Lattice(Wired):
         raise IndexError("no such vertex")
 
     def bisection(self) -> float:
-        """Return the bytes/s per direction between the halves of one grid, cut across its largest dimension, not at crossbars."""
-        size = prod(d.size for d in self.dims)
-        found = [(_cut(d) * size / d.size, d.size) for d in self.dims if d.size > 1]
-        return min(found, key=lambda pair: pair[0])[0] * self.positions / size if found else 0.0
+        """Return the bytes/s in one direction between two halves of the fabric, summed over all grids.
+
+        Each dimension is cut in the middle, and the smallest cut counts. Return 0 if no dimension has two positions.
+        """
+        grid_size = prod(d.size for d in self.dims)
+        cuts = [(_cut(d) * grid_size / d.size, d.size) for d in self.dims if d.size > 1]
+        return min(cuts, key=lambda pair: pair[0])[0] * self.positions / grid_size if cuts else 0.0
 
 
-def _parted(position: Ints, stride: int, size: int) -> tuple[Ints, Ints]:
-    """Return the lines of a dimension that positions are on, and their coordinates on the line."""
+def _line_of(position: Ints, stride: int, size: int) -> tuple[Ints, Ints]:
+    """Return (line, coordinate on the line) of each position, for a dimension of `size` positions per line.
+
+    stride: distance of neighbours on a line, in positions.
+    """
     if stride == 1:
         return divide(position, size)
     above, inner = divide(position, stride)
-    outer, own = divide(above, size)
-    return outer * stride + inner, own
+    outer_index, coordinate = divide(above, size)
+    return outer_index * stride + inner, coordinate
 
 
 def _steps(dim: Dim, a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    """Return the cables of a ring or line on the path from a to b, and a mask of those crossed downwards; -1 beyond the end."""
+    """Return the cables on the path from coordinates a to b of a ring or line (pairs, width), and 1 for paths downwards.
+
+    -1 fills shorter rows. The second array has one column (pairs, 1): a path crosses all its cables in the same direction.
+    """
     ahead = (b - a) % dim.size if dim.kind == "ring" else b - a
-    around = dim.size - ahead
-    tie = (ahead == around) & (a % 2 == 1)  # half of the positions go each way, so that loads are equal
-    back = ((ahead > around) | tie) if dim.kind == "ring" else ahead < 0
-    steps = np.where(back, around, ahead) if dim.kind == "ring" else np.abs(ahead)
+    other_way = dim.size - ahead
+    tie = (ahead == other_way) & (a % 2 == 1)  # half of the positions go each way, so that loads are equal
+    back = ((ahead > other_way) | tie) if dim.kind == "ring" else ahead < 0
+    steps = np.where(back, other_way, ahead) if dim.kind == "ring" else np.abs(ahead)
     step = np.arange(dim.width)
     cable = np.where(back[:, np.newaxis], a[:, np.newaxis] - step - 1, a[:, np.newaxis] + step) % dim.size
     return np.where(step < steps[:, np.newaxis], cable, -1), back[:, np.newaxis].astype(np.int64)
 
 
 def _cut(dim: Dim) -> float:
-    """Return the bytes/s per direction between the halves of one line."""
+    """Return the bytes/s per direction between the halves of one line, if it is cut in the middle."""
     half = dim.size // 2
     crossing = {"ring": 1 if dim.size <= 2 else 2, "line": 1, "mesh": half * (dim.size - half), "switch": half}
     return crossing[dim.kind] * dim.rate
 
 
 def pair_number(low: Ints, high: Ints) -> Ints:
-    """Return the numbers k(k-1)/2 + i of pairs i < k."""
+    """Return the numbers k(k-1)/2 + i of pairs `low` = i < `high` = k."""
     return high * (high - 1) // 2 + low
 
 
-def triangle(pair: Ints) -> tuple[Ints, Ints]:
-    """Return i < k of the pair with number k(k-1)/2 + i."""
+def pair_ends(pair: Ints) -> tuple[Ints, Ints]:
+    """Return (i, k) with i < k of each pair with number k(k-1)/2 + i."""
     # the larger root of k(k-1)/2 = pair, rounded down; exact below 2^49, as sqrt is correctly rounded and 8·pair + 1 a double
     high = ((1 + np.sqrt(8 * pair + 1)) // 2).astype(np.int64)
     return pair - high * (high - 1) // 2, high

@@ -149,8 +149,8 @@ class NodeFacts(NamedTuple):
             return None
         if self.island:
             return None if len({gpu // self.island for gpu in gpus}) == 1 else Rings(0, ())
-        found = tuple(rings(self.pairs, gpus))
-        return Rings(len(found), tuple(dict.fromkeys(found)))
+        orders = tuple(rings(self.pairs, gpus))
+        return Rings(len(orders), tuple(dict.fromkeys(orders)))
 
     def within(self, joined: Rings | None) -> NodeFacts:
         """Return the figures of a communicator over these rings: with fewer links, or only PCIe."""
@@ -158,8 +158,8 @@ class NodeFacts(NamedTuple):
             return self
         if not joined.links:
             return self._replace(scale_up="none", links=0, link=0.0, nvlink=0.0, multicast=False)
-        each = self.nvlink / self.links
-        return self._replace(scale_up="nvlink", links=joined.links, nvlink=joined.links * each)
+        rate = self.nvlink / self.links
+        return self._replace(scale_up="nvlink", links=joined.links, nvlink=joined.links * rate)
 
 
 def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
@@ -171,12 +171,12 @@ def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
     first = nodes[0]
     if len(nodes) == 1:
         return first
-    least = {name: min(getattr(one, name) for one in nodes) for name in _LEAST}
-    if len({one.scale_up for one in nodes}) > 1:
+    least = {name: min(getattr(node, name) for node in nodes) for name in _LEAST}
+    if len({node.scale_up for node in nodes}) > 1:
         least["scale_up"] = "nvlink" if least["nvlink"] else "none"
     ages = {architecture: age for age, architecture in enumerate(GENERATIONS)}
-    oldest = min(sorted(one.architecture for one in nodes), key=lambda one: ages.get(one, -1))  # unknown before all
-    most = {name: max(getattr(one, name) for one in nodes) for name in ("net_latency", "plugin_latency")}
+    oldest = min(sorted(node.architecture for node in nodes), key=lambda name: ages.get(name, -1))  # unknown before all
+    most = {name: max(getattr(node, name) for node in nodes) for name in ("net_latency", "plugin_latency")}
     return first._replace(**least, **most, architecture=oldest)
 
 
@@ -264,7 +264,7 @@ class Topology:
     pools: tuple[Pool, ...] = ()
     """Node types, if there are several."""
     hosts: HostRoutes | None = None
-    """Links to the memory of the hosts, if jobs offload (`host_links.hosted`)."""
+    """Links to the memory of the hosts, if jobs offload (`host_links.with_host_links`)."""
     pool: Ints | None = None
     """Index into `pools` of each GPU's node, if there are several types (GPUs,)."""
     cache: Cache = field(init=False, repr=False, default_factory=of_arrays)
@@ -302,12 +302,12 @@ class Topology:
     def counted(self, gpus: Ints | None = None) -> list[tuple[Gpu, int]]:
         """Return (GPU, number) of each type among `gpus` (default: all)."""
         of = self.kind_of(np.arange(self.gpus) if gpus is None else gpus)
-        each = np.bincount(of, minlength=len(self.kinds)).tolist()
-        found: dict[str, tuple[Gpu, int]] = {}
-        for kind, count in zip(self.kinds, each, strict=True):
+        counts = np.bincount(of, minlength=len(self.kinds)).tolist()
+        by_gpu: dict[str, tuple[Gpu, int]] = {}
+        for kind, count in zip(self.kinds, counts, strict=True):
             if count:
-                found[kind.gpu.name] = kind.gpu, count + found.get(kind.gpu.name, (kind.gpu, 0))[1]
-        return list(found.values())
+                by_gpu[kind.gpu.name] = kind.gpu, count + by_gpu.get(kind.gpu.name, (kind.gpu, 0))[1]
+        return list(by_gpu.values())
 
     @property
     def said(self) -> str:
@@ -318,8 +318,8 @@ class Topology:
         """Return (GPU, GPUs per node, number of nodes) of each node type."""
         first = self.numbering.first
         pairs = np.stack([self.kind_of(first[:-1]), np.diff(first)], axis=1)
-        found = zip(*(rows.tolist() for rows in np.unique(pairs, axis=0, return_counts=True)), strict=True)
-        return [(self.kinds[kind].gpu, gpus, count) for (kind, gpus), count in found]
+        types = zip(*(rows.tolist() for rows in np.unique(pairs, axis=0, return_counts=True)), strict=True)
+        return [(self.kinds[kind].gpu, gpus, count) for (kind, gpus), count in types]
 
     def smallest(self, gpus: Ints, parts: int) -> list[Gpu]:
         """Return the GPU with the least memory in each of `parts` equal, consecutive parts of `gpus`."""
@@ -332,8 +332,8 @@ class Topology:
 
     def facts(self, kinds: Iterable[int] = ()) -> NodeFacts:
         """Return NCCL's figures for a communicator on nodes of these types (indices into `kinds`; default: all)."""
-        own = [self.pools[kind].facts for kind in kinds] if self.pools else []
-        return pool_facts(own)._replace(nccl=self.node.nccl) if own else self.node
+        facts = [self.pools[kind].facts for kind in kinds] if self.pools else []
+        return pool_facts(facts)._replace(nccl=self.node.nccl) if facts else self.node
 
     def route(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs `source` to GPUs `destination`, arrays of equal length."""
@@ -373,19 +373,19 @@ class Topology:
         inner, classes = self.up_to_nics(), self.endpoint_classes()
         if inner is None or classes.unknown.any():
             return self.route(source, destination).latency
-        own = inner.route(source, destination).latency
+        inner_latency = inner.route(source, destination).latency
         away = self.numbering.node_of(source) != self.numbering.node_of(destination)
-        a, b = classes.source[source, classes.rail[destination]], classes.destination[destination]
-        kind = np.where(away, a * (int(classes.destination.max()) + 1) + b, -1)
-        _, first, of = np.unique(kind, return_index=True, return_inverse=True)
-        between = self.route(source[first], destination[first]).latency - own[first]
-        found: Floats = own + between[of]
-        return found
+        sender, receiver = classes.source[source, classes.rail[destination]], classes.destination[destination]
+        class_pair = np.where(away, sender * (int(classes.destination.max()) + 1) + receiver, -1)
+        _, first, kind_of = np.unique(class_pair, return_index=True, return_inverse=True)
+        between = self.route(source[first], destination[first]).latency - inner_latency[first]
+        total: Floats = inner_latency + between[kind_of]
+        return total
 
     def endpoint_classes(self) -> EndpointClasses:
         """Return the GPUs that are equivalent to the network between nodes, as classes."""
-        of = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
-        return self.cache.once("classes", lambda: of(self.gpus, len(self.capacity)))
+        find_classes = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
+        return self.cache.once("classes", lambda: find_classes(self.gpus, len(self.capacity)))
 
     def link_name(self, link: int) -> str:
         """Return the name of a link: its tier and its index there, such as `leaf-up[17]`."""

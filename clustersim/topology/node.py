@@ -12,30 +12,30 @@ from clustersim.arrays import Ints
 from clustersim.config.topology import KINDS_OF, ScaleUp
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.lattice import AXES, LONGEST, Dim, Lattice
-from clustersim.topology.node_graph import PAIRED, NodeGraph, SideBySide, of_lattice, of_node, placed
+from clustersim.topology.node_graph import PAIRED, NodeGraph, SideBySide, graph_of_lattice, graph_of_node, place_nodes
 from clustersim.topology.numbering import Numbering
 from clustersim.topology.specs import MAX_LINKS, LinkRange, NodeSpecs
 
 _WIRED = KINDS_OF["links_per_peer"]
 
 
-def inside(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide, list[LinkRange]]:
+def inner_network(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide, list[LinkRange]]:
     """Return the routes between GPUs of a node, and the links, type after type and node after node.
 
     A grid's lines stay inside nodes; crossbars may differ in size; pairs, islands and different node types are graphs.
     """
-    graphs = [of_node(pool) for pool in cluster.parts]
+    graphs = [graph_of_node(pool) for pool in cluster.parts]
     # dimensions of each type; crossbars may differ in size
-    joined = [[(dim.name, dim.kind, dim.size * (dim.kind != "switch")) for dim in dims(pool)] for pool in cluster.parts]
-    if any(graphs) or any(one != joined[0] for one in joined):
-        each = [
-            graph or of_lattice(_grid(replace(pool, nodes=1)), pool.node.gpus.count)
+    shapes = [[(dim.name, dim.kind, dim.size * (dim.kind != "switch")) for dim in dims(pool)] for pool in cluster.parts]
+    if any(graphs) or any(other != shapes[0] for other in shapes):
+        nodes_of_types = [
+            graph or graph_of_lattice(_grid(replace(pool, nodes=1)), pool.node.gpus.count)
             for pool, graph in zip(cluster.parts, graphs, strict=True)
         ]
-        nodes = placed(each, [pool.nodes for pool in cluster.parts])
+        nodes = place_nodes(nodes_of_types, [pool.nodes for pool in cluster.parts])
         return nodes, list(nodes.ranges())
-    types = zip(*(_grid(pool).ranges() for pool in cluster.parts), strict=True)
-    ranges = [LinkRange(own[0].name, *map(np.concatenate, list(zip(*own, strict=True))[1:])) for own in types]
+    tiers = zip(*(_grid(pool).ranges() for pool in cluster.parts), strict=True)
+    ranges = [LinkRange(parts[0].name, *map(np.concatenate, list(zip(*parts, strict=True))[1:])) for parts in tiers]
     if len({pool.node.gpus.count for pool in cluster.parts}) == 1:
         return _grid(cluster), ranges
     wide = dims(cluster)[0]._replace(size=cluster.gpus)
@@ -77,8 +77,8 @@ def dims(cluster: NodeSpecs) -> tuple[Dim, ...]:
     if scale_up.kind == "mesh":
         return (Dim("mesh", "mesh", gpus, links * link, delay, links),)
     shape = scale_up.shape or (gpus,)  # a ring is a torus of one dimension
-    called = ["ring"] if scale_up.kind == "ring" else [f"ring-{axis}" for axis in AXES[: len(shape)]]
-    return tuple(Dim(n, "ring", size, links * link, delay, links) for n, size in zip(called, shape, strict=True))
+    names = ["ring"] if scale_up.kind == "ring" else [f"ring-{axis}" for axis in AXES[: len(shape)]]
+    return tuple(Dim(n, "ring", size, links * link, delay, links) for n, size in zip(names, shape, strict=True))
 
 
 def check(cluster: NodeSpecs) -> None:
@@ -143,23 +143,23 @@ def _excessive(cluster: NodeSpecs) -> Iterator[tuple[str, str]]:
         yield "kind", f"{links} links are too many (at most {MAX_LINKS}); use nvswitch"
 
 
-def pooled(types: Sequence[NodeSpecs]) -> NodeSpecs:
+def merge_types(types: Sequence[NodeSpecs]) -> NodeSpecs:
     """Return the nodes of all types, one type after the other; equal adjacent types are merged."""
     merged: list[NodeSpecs] = []
-    for one in types:
-        if merged and (merged[-1].node, merged[-1].gpu) == (one.node, one.gpu):
-            merged[-1] = replace(merged[-1], nodes=merged[-1].nodes + one.nodes)
+    for pool in types:
+        if merged and (merged[-1].node, merged[-1].gpu) == (pool.node, pool.gpu):
+            merged[-1] = replace(merged[-1], nodes=merged[-1].nodes + pool.nodes)
         else:
-            merged.append(one)
+            merged.append(pool)
     if len(merged) == 1:
         return merged[0]
-    return replace(merged[0], nodes=sum(one.nodes for one in merged), pools=tuple(merged))
+    return replace(merged[0], nodes=sum(pool.nodes for pool in merged), pools=tuple(merged))
 
 
 def check_pools(cluster: NodeSpecs) -> None:
     """Raise ConfigError if a cluster mixes GPUs of two vendors."""
-    for other in cluster.pools[1:]:
-        if other.gpu.vendor != cluster.gpu.vendor:
-            both = f"{other.gpu.name} beside {cluster.gpu.name}"
+    for pool in cluster.pools[1:]:
+        if pool.gpu.vendor != cluster.gpu.vendor:
+            both = f"{pool.gpu.name} beside {cluster.gpu.name}"
             what = f"{both}: no library joins GPUs of two vendors; write those of one"
-            raise other.error((*other.at, "gpus", "model"), f"gpus.model: {what}")
+            raise pool.error((*pool.at, "gpus", "model"), f"gpus.model: {what}")

@@ -73,28 +73,28 @@ class NodeGraph(Wired):
     @property
     def firsts(self) -> tuple[int, ...]:
         """Number of the first link of each range, followed by the number of links."""
-        return tuple(accumulate((len(own) * self.nodes for own in self.links), initial=0))
+        return tuple(accumulate((len(wires) * self.nodes for wires in self.links), initial=0))
 
     def ranges(self) -> Iterator[LinkRange]:
         """Yield the links of each range."""
-        for name, own in zip(self.names, self.links, strict=True):
-            figures = (np.array([float(getattr(wire, key)) for wire in own]) for key in ("rate", "latency", "cables"))
+        for name, wires in zip(self.names, self.links, strict=True):
+            figures = (np.array([float(getattr(wire, key)) for wire in wires]) for key in ("rate", "latency", "cables"))
             yield LinkRange(name, *(np.tile(values, self.nodes) for values in figures))
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links from each source GPU to its destination in the same node (pairs, width)."""
         node, a = np.divmod(source - self.first_gpu, self.gpus)
         local = self.table[a, (destination - self.first_gpu) % self.gpus]
-        counts = np.array([len(own) for own in self.links])
+        counts = np.array([len(wires) for wires in self.links])
         first = self.start + np.repeat(self.firsts[:-1] - offsets(counts)[:-1], counts) + np.arange(counts.sum())
         links = first[local] + node[:, np.newaxis] * np.repeat(counts, counts)[local]
-        found: Ints = np.where(local < 0, -1, links)
-        return found
+        route_links: Ints = np.where(local < 0, -1, links)
+        return route_links
 
     @cached_property
     def _vertices(self) -> tuple[tuple[str, ...], Ints]:
         """Names of the vertices of a node, and indices of the start and end of each of its links (2, links)."""
-        ends = [(wire.tail, wire.head) for own in self.links for wire in own]
+        ends = [(wire.tail, wire.head) for wires in self.links for wire in wires]
         names = tuple(dict.fromkeys([*(f"gpu[{gpu}]" for gpu in range(self.gpus)), *chain.from_iterable(ends)]))
         number = {name: i for i, name in enumerate(names)}
         return names, np.array([(number[tail], number[head]) for tail, head in ends]).T
@@ -105,7 +105,7 @@ class NodeGraph(Wired):
 
     def wires(self, link: Ints) -> tuple[Ints, Ints]:
         """Return (start vertices, end vertices) of links."""
-        (names, local), counts = self._vertices, np.array([len(own) for own in self.links])
+        (names, local), counts = self._vertices, np.array([len(wires) for wires in self.links])
         kind = np.searchsorted(self.firsts, link, side="right") - 1
         node, place = np.divmod(link - np.array(self.firsts)[kind], counts[kind])
         ends, inner = local[:, offsets(counts)[kind] + place], len(names) - self.gpus
@@ -119,8 +119,8 @@ class NodeGraph(Wired):
             return f"gpu[{self.first_gpu + vertex}]"
         node, place = divmod(vertex - self.gpus * self.nodes, len(inner))
         kind, _, number = inner[place][:-1].partition("[")
-        each = sum(other.startswith(f"{kind}[") for other in inner)
-        return f"{kind}[{(self.before + node) * each + int(number)}]"
+        per_node = sum(vertex_name.startswith(f"{kind}[") for vertex_name in inner)
+        return f"{kind}[{(self.before + node) * per_node + int(number)}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,12 +142,12 @@ class SideBySide(Hops):
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links from each source GPU to its destination in the same node (pairs, width)."""
-        found = np.full((len(source), max(part.table.shape[2] for part in self.parts)), -1, np.int64)
-        which = np.searchsorted([part.first_gpu for part in self.parts], source, side="right") - 1
-        for place, part in enumerate(self.parts):
-            rows = np.flatnonzero(which == place)
-            found[rows, : part.table.shape[2]] = part(source[rows], destination[rows])
-        return found
+        routes = np.full((len(source), max(part.table.shape[2] for part in self.parts)), -1, np.int64)
+        part_of = np.searchsorted([part.first_gpu for part in self.parts], source, side="right") - 1
+        for index, part in enumerate(self.parts):
+            rows = np.flatnonzero(part_of == index)
+            routes[rows, : part.table.shape[2]] = part(source[rows], destination[rows])
+        return routes
 
     def ends(self, link: int) -> tuple[str, str]:
         """Return the names of the start and the end of a link."""
@@ -155,33 +155,33 @@ class SideBySide(Hops):
         return part.ends(link - part.start)
 
 
-def placed(graphs: Sequence[NodeGraph], counts: Sequence[int]) -> NodeGraph | SideBySide:
+def place_nodes(graphs: Sequence[NodeGraph], counts: Sequence[int]) -> NodeGraph | SideBySide:
     """Return routes over `counts` nodes of each graph, type after type; link names of the second type begin with nvlink2, …."""
     parts: list[NodeGraph] = []
-    seen, nodes, gpus, start = Counter[str](), 0, 0, 0
+    uses, nodes, gpus, start = Counter[str](), 0, 0, 0
     for graph, count in zip(graphs, counts, strict=True):
-        seen.update(graph.names)
+        uses.update(graph.names)
         names = []
         for name in graph.names:
             stem, *way = name.rsplit("-", 1)
-            names.append("-".join([f"{stem}{seen[name]}" if seen[name] > 1 else stem, *way]))
+            names.append("-".join([f"{stem}{uses[name]}" if uses[name] > 1 else stem, *way]))
         parts.append(NodeGraph(tuple(names), graph.links, graph.table, count, nodes, gpus, start))
         nodes, gpus, start = nodes + count, gpus + count * graph.gpus, start + parts[-1].firsts[-1]
     return parts[0] if len(parts) == 1 else SideBySide(tuple(parts))
 
 
-def of_lattice(lattice: Lattice, gpus: int) -> NodeGraph:
+def graph_of_lattice(lattice: Lattice, gpus: int) -> NodeGraph:
     """Return the graph of a node whose GPUs form a grid."""
     ranges, first, links = list(lattice.ranges()), 0, []
     for part in ranges:
         figures = zip(part.capacity.tolist(), part.latency.tolist(), part.cables.astype(int).tolist(), strict=True)
-        links.append(tuple(Wire(*lattice.ends(first + i), *own) for i, own in enumerate(figures)))
+        links.append(tuple(Wire(*lattice.ends(first + i), *link_figures) for i, link_figures in enumerate(figures)))
         first += len(part.capacity)
     table = lattice(*np.divmod(np.arange(gpus * gpus), gpus)).reshape(gpus, gpus, -1)
     return NodeGraph(tuple(part.name for part in ranges), tuple(links), table, 1)
 
 
-def of_node(cluster: NodeSpecs) -> NodeGraph | None:
+def graph_of_node(cluster: NodeSpecs) -> NodeGraph | None:
     """Return the graph of a node whose GPUs are connected by pairs, islands, or PCIe with several parts; None for others."""
     scale_up, host, gpus = cluster.node.scale_up, cluster.node.host, cluster.node.gpus.count
     direct = cluster.gpu.peer_to_peer
@@ -191,7 +191,7 @@ def of_node(cluster: NodeSpecs) -> NodeGraph | None:
     if not scale_up.pairs and not scale_up.island and (scale_up.kind != "none" or plain):
         return None
     ranges = _links(scale_up, gpus)
-    linked = list(enumerate(wire for own in ranges.values() for wire in own))
+    linked = list(enumerate(wire for wires in ranges.values() for wire in wires))
     if sum(end.startswith("gpu") for end in _reached(linked, "gpu[0]")) < gpus:
         ranges |= _pcie(host, gpus, sockets, carries)
     return NodeGraph(tuple(ranges), tuple(map(tuple, ranges.values())), _table(ranges, gpus), 1)
@@ -202,10 +202,10 @@ def _links(scale_up: ScaleUp, gpus: int) -> dict[str, list[Wire]]:
     rate = (scale_up.link or 0.0) * scale_up.payload_efficiency
     delay = NVLINK_LATENCY if scale_up.latency is None else scale_up.latency
     if scale_up.kind in ("pairs", "mesh"):
-        island, links, each = scale_up.island or gpus, scale_up.links_per_peer, scale_up.payload_efficiency
+        island, links, payload = scale_up.island or gpus, scale_up.links_per_peer, scale_up.payload_efficiency
         meshed = ((a, b, links, 0.0) for a, b in combinations(range(gpus), 2) if a // island == b // island)
         pairs = scale_up.pairs or meshed
-        up = [Wire(f"gpu[{a}]", f"gpu[{b}]", n * (own * each or rate), delay, n) for a, b, n, own in pairs]
+        up = [Wire(f"gpu[{a}]", f"gpu[{b}]", n * (link * payload or rate), delay, n) for a, b, n, link in pairs]
     else:
         n, island = scale_up.links_per_gpu, scale_up.island or gpus
         up = [Wire(f"gpu[{g}]", f"{scale_up.kind}[{g // island}]", n * rate, delay / 2, n) for g in range(gpus)]
@@ -222,12 +222,12 @@ def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list
     socket = [gpu * sockets // gpus for gpu in range(gpus)]
     entry, leave = ("root", "host") if carries else ("host", "host")
     rate, delay = host.usable, PCIE_LATENCY / 2
-    found: dict[str, list[Wire]] = {}
+    wires: dict[str, list[Wire]] = {}
 
     def join(name: str, ends: Iterable[tuple[str, str, str]], delay: float) -> None:
-        own = list(ends)  # lower end, upper end, and the way down to the lower end
-        found[f"{name}-up"] = [Wire(low, up, rate, delay) for low, up, _ in own]
-        found[f"{name}-down"] = [Wire(down, low, rate, delay) for low, _, down in own]
+        end_names = list(ends)  # lower end, upper end, and the way down to the lower end
+        wires[f"{name}-up"] = [Wire(low, up, rate, delay) for low, up, _ in end_names]
+        wires[f"{name}-down"] = [Wire(down, low, rate, delay) for low, _, down in end_names]
 
     cpu = [(f"{entry}[{s}]", f"{leave}[{s}]") for s in socket]
     if shared := host.gpus_per_switch:
@@ -237,22 +237,22 @@ def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list
     else:
         join("pcie", ((f"gpu[{g}]", *cpu[g]) for g in range(gpus)), delay)
     if carries:
-        found["memory"] = [Wire(f"root[{s}]", f"host[{s}]", carries, 0.0) for s in range(sockets)]
+        wires["memory"] = [Wire(f"root[{s}]", f"host[{s}]", carries, 0.0) for s in range(sockets)]
     if sockets > 1:
         between, pairs = host.socket_link or host.between_sockets, permutations(range(sockets), 2)
-        found["socket"] = [Wire(f"{leave}[{s}]", f"{entry}[{t}]", between, 0.0) for s, t in pairs]
-    return found
+        wires["socket"] = [Wire(f"{leave}[{s}]", f"{entry}[{t}]", between, 0.0) for s, t in pairs]
+    return wires
 
 
 def _table(ranges: dict[str, list[Wire]], gpus: int) -> Ints:
     """Return the link numbers of the route of each pair of GPUs, -1 after its end (GPUs, GPUs, links). NVLink precedes PCIe."""
-    wires = list(enumerate(wire for own in ranges.values() for wire in own))
+    wires = list(enumerate(wire for part in ranges.values() for wire in part))
     linked = 2 * len(ranges.get("nvlink-up", ()))
     routes: dict[tuple[int, int], list[int]] = {}
     for a in range(gpus):
-        near, far = (_reached(own, f"gpu[{a}]") for own in (wires[:linked], wires[linked:]))
+        nvlink_routes, pcie_routes = (_reached(part, f"gpu[{a}]") for part in (wires[:linked], wires[linked:]))
         for b in range(gpus):
-            shortest = near.get(f"gpu[{b}]") or far.get(f"gpu[{b}]", [[]])
+            shortest = nvlink_routes.get(f"gpu[{b}]") or pcie_routes.get(f"gpu[{b}]", [[]])
             routes[a, b] = shortest[(a + b) % len(shortest)]
     table = np.full((gpus, gpus, max(map(len, routes.values()))), -1, np.int64)
     for (a, b), route in routes.items():
@@ -265,17 +265,17 @@ def _reached(wires: Sequence[tuple[int, Wire]], start: str) -> dict[str, list[li
     leaving: dict[str, list[tuple[int, Wire]]] = {}
     for number, wire in wires:
         leaving.setdefault(wire.tail, []).append((number, wire))
-    found: dict[str, list[list[int]]] = {start: [[]]}
+    routes: dict[str, list[list[int]]] = {start: [[]]}
     front = [start]
     while front:
-        after: dict[str, list[list[int]]] = {}
+        next_routes: dict[str, list[list[int]]] = {}
         for vertex in front:
             for number, wire in leaving.get(vertex, ()):
-                if wire.head not in found:
-                    after.setdefault(wire.head, []).extend([*route, number] for route in found[vertex])
-        found |= after
-        front = list(after)
-    return found
+                if wire.head not in routes:
+                    next_routes.setdefault(wire.head, []).extend([*route, number] for route in routes[vertex])
+        routes |= next_routes
+        front = list(next_routes)
+    return routes
 
 
 def most_links(scale_up: ScaleUp, gpus: int) -> int:
@@ -298,25 +298,25 @@ def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> 
     search takes the first ring that it finds and continues with the remaining links, as NCCL's search does channel by channel
     (NVIDIA/nccl, src/graph/search.cc).
     """
-    place = {gpu: i for i, gpu in enumerate(gpus)}
-    left = np.zeros((len(gpus), len(gpus)), np.int64)
+    position_of = {gpu: i for i, gpu in enumerate(gpus)}
+    links_left = np.zeros((len(gpus), len(gpus)), np.int64)
     for a, b, links, _ in pairs:
-        if a in place and b in place:
-            left[place[a], place[b]] = left[place[b], place[a]] = links
+        if a in position_of and b in position_of:
+            links_left[position_of[a], position_of[b]] = links_left[position_of[b], position_of[a]] = links
     if len(gpus) == 2:
-        return [(0, 1)] * int(left[0, 1])
-    found: list[tuple[int, ...]] = []
-    while len(gpus) > 2 and (ring := _ring(left)):
+        return [(0, 1)] * int(links_left[0, 1])
+    orders: list[tuple[int, ...]] = []
+    while len(gpus) > 2 and (ring := _ring(links_left)):
         for a, b in zip(ring, [*ring[1:], ring[0]], strict=True):
-            left[a, b] -= 1
-            left[b, a] -= 1
-        found += [tuple(ring), tuple(ring[::-1])]
-    return found
+            links_left[a, b] -= 1
+            links_left[b, a] -= 1
+        orders += [tuple(ring), tuple(ring[::-1])]
+    return orders
 
 
-def _ring(left: Ints) -> list[int] | None:
+def _ring(links_left: Ints) -> list[int] | None:
     """Return a ring over all vertices along remaining links, preferring pairs with the most links; None if there is none."""
-    path, choices = [0], [iter(_next(left, [0]))]
+    path, choices = [0], [iter(_next(links_left, [0]))]
     for _ in range(TRIED):
         following = next(choices[-1], None)
         if following is None:
@@ -324,15 +324,15 @@ def _ring(left: Ints) -> list[int] | None:
             path.pop()
             if not choices:
                 return None
-        elif len(path) + 1 < len(left):
+        elif len(path) + 1 < len(links_left):
             path.append(following)
-            choices.append(iter(_next(left, path)))
-        elif left[following, 0] > 0:
+            choices.append(iter(_next(links_left, path)))
+        elif links_left[following, 0] > 0:
             return [*path, following]
     return None
 
 
-def _next(left: Ints, path: Sequence[int]) -> list[int]:
+def _next(links_left: Ints, path: Sequence[int]) -> list[int]:
     """Return the GPUs that a path can go on to, those with the most bandwidth left first, then by index."""
-    here = left[path[-1]]
-    return sorted((v for v in range(len(here)) if here[v] > 0 and v not in path), key=lambda v: (-here[v], v))
+    links = links_left[path[-1]]
+    return sorted((v for v in range(len(links)) if links[v] > 0 and v not in path), key=lambda v: (-links[v], v))

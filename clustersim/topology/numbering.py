@@ -79,14 +79,14 @@ class Numbering:
         """Return for each GPU the one at the same index (or the last index) in the next node; the first node follows the last."""
         node, local = self.split(gpus)
         node = (node + 1) % self.nodes
-        found: Ints = self.first[node] + np.minimum(local, np.diff(self.first)[node] - 1)
-        return found
+        gpu_in_next: Ints = self.first[node] + np.minimum(local, np.diff(self.first)[node] - 1)
+        return gpu_in_next
 
     def owners(self) -> Ints:
         """Return the first GPU of each NIC (NICs,)."""
-        found = np.empty(int(self.nic.max()) + 1, np.int64)
-        found[self.nic[::-1]] = np.arange(self.gpus)[::-1]  # among several writes to one index the last one wins
-        return found
+        first_gpu = np.empty(int(self.nic.max()) + 1, np.int64)
+        first_gpu[self.nic[::-1]] = np.arange(self.gpus)[::-1]  # among several writes to one index the last one wins
+        return first_gpu
 
     def only(self, nodes: Ints) -> Numbering:
         """Return the numbering of the given nodes only; NICs keep their numbers."""
@@ -97,9 +97,9 @@ def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
     """Return the numbering of consecutive runs of nodes (number of nodes, NICs per node, at least 1, NIC of each GPU)."""
     counts, nics, nic_of = zip(*runs, strict=True)
     starts = np.split(offsets(np.repeat(nics, counts))[:-1], np.cumsum(counts)[:-1])
-    nic = [(start[:, np.newaxis] + own).ravel() for start, own in zip(starts, nic_of, strict=True)]
-    equal = len(set(nics)) == 1 and all(np.array_equal(own, nic_of[0]) for own in nic_of)
-    gpus = np.repeat([len(own) for own in nic_of], counts)
+    nic = [(start[:, np.newaxis] + local_nics).ravel() for start, local_nics in zip(starts, nic_of, strict=True)]
+    equal = len(set(nics)) == 1 and all(np.array_equal(local_nics, nic_of[0]) for local_nics in nic_of)
+    gpus = np.repeat([len(local_nics) for local_nics in nic_of], counts)
     return _numbering(len(nic_of[0]) if equal else 0, gpus, np.concatenate(nic))
 
 

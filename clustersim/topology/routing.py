@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, counted, divide, offsets, ones
-from clustersim.topology.hops import EndpointClasses, FunctionHops, Hops, apart, no_symmetry
+from clustersim.topology.hops import EndpointClasses, FunctionHops, Hops, no_route_error, no_symmetry
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Router, Routes
 from clustersim.topology.node_graph import NodeGraph, SideBySide
@@ -27,13 +27,13 @@ _BATCH = 1 << 13  # number of pairs whose arrays fit into the CPU cache
 def router(numbering: Numbering, inner: InnerNetwork, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
     """Return the router of GPUs over the links numbered by `assemble`; `latency` is in seconds (links,)."""
     owner, padded = numbering.owners(), np.append(latency, 0.0)
-    first, found = inner.firsts[-1], network.hops if network else _nowhere
-    hops = found if isinstance(found, Hops) else FunctionHops(found)
+    first, network_routes = inner.firsts[-1], network.hops if network else _nowhere
+    hops = network_routes if isinstance(network_routes, Hops) else FunctionHops(network_routes)
     rails, paths = (network.rails, network.paths) if network else (1, 1)
     return GpuRouter(numbering, len(owner) if network else 0, owner, inner, first, hops, rails, paths, padded)
 
 
-def joined(parts: Sequence[Routes]) -> Routes:
+def concatenated(parts: Sequence[Routes]) -> Routes:
     """Return the routes of all parts, one after the other."""
     if len(parts) == 1:
         return parts[0]
@@ -79,34 +79,34 @@ class GpuRouter(Router):
     def __call__(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from each source GPU to its destination."""
         starts = range(0, max(len(source), 1), _BATCH)
-        return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in starts])
+        return concatenated([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in starts])
 
     def _part(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes of pairs of GPUs, within a node or through NICs (PXN where rails differ)."""
         away = self.numbering.node_of(source) != self.numbering.node_of(destination)
         if not away.any():
-            columns = self.inner(source, destination)
-            return self._routes(columns, np.ones(columns.shape[1]))
-        own, end = self.numbering.nic[source], self.numbering.nic[destination]
+            node_links = self.inner(source, destination)
+            return self._routes(node_links, np.ones(node_links.shape[1]))
+        nic, end_nic = self.numbering.nic[source], self.numbering.nic[destination]
         # the NICs of every node are a multiple of the rails
-        start = own - divide(own, self.rails)[1] + divide(end, self.rails)[1] if self.rails > 1 else own
+        first_nic = nic - divide(nic, self.rails)[1] + divide(end_nic, self.rails)[1] if self.rails > 1 else nic
         if self.lost is not None:
-            start, end = self._alive(self.lost, away, start, end)
-        turned = start != own
+            first_nic, end_nic = self._alive(self.lost, away, first_nic, end_nic)
+        turned = first_nic != nic
         if away.all() and not turned.any():
-            return self._routes(*self._outside(start, end))
+            return self._routes(*self._outside(first_nic, end_nic))
         # PXN: bytes for another rail first go, inside the node, to the GPU that owns the NIC of that rail
-        by_nic = np.where(turned, self.owner[start], source)
-        columns = self.inner(source, np.where(away, by_nic, destination))
-        found, share = self._outside(start[away], end[away])
-        outside = np.full((len(source), found.shape[1]), -1, np.int64)
-        outside[away] = found
+        by_nic = np.where(turned, self.owner[first_nic], source)
+        node_links = self.inner(source, np.where(away, by_nic, destination))
+        network_links, share = self._outside(first_nic[away], end_nic[away])
+        outside = np.full((len(source), network_links.shape[1]), -1, np.int64)
+        outside[away] = network_links
         if share.ndim > 1:
             parts = np.ones(outside.shape)
             parts[away] = share
             share = parts
-        shares = np.concatenate([np.ones((*share.shape[:-1], columns.shape[1])), share], axis=-1)
-        return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, shares)
+        shares = np.concatenate([np.ones((*share.shape[:-1], node_links.shape[1])), share], axis=-1)
+        return self._routes(np.concatenate([node_links, outside], axis=1) if node_links.shape[1] else outside, shares)
 
     def _shares(self, hops: Ints) -> Floats:
         """Return the share of the bytes in each column: one row for all pairs if each uses every path, else one row per pair."""
@@ -126,13 +126,13 @@ class GpuRouter(Router):
         # a dead NIC at either end moves both ends to their next NIC, because rails may not be connected. After one turn all have
         # been tried
         for _ in range(int((last - begin).max()) + 2):
-            bad = away & (lost[start] | lost[end])
-            if not bad.any():
+            blocked = away & (lost[start] | lost[end])
+            if not blocked.any():
                 return start, end
             for nic in (start, end):
-                nic[bad] = following[nic[bad]]
-        nodes = (self.numbering.node_of(self.owner[nic[bad][:1]])[0] for nic in (start, end))
-        raise apart(*(f"node {node}" for node in nodes))
+                nic[blocked] = following[nic[blocked]]
+        nodes = (self.numbering.node_of(self.owner[nic[blocked][:1]])[0] for nic in (start, end))
+        raise no_route_error(*(f"node {node}" for node in nodes))
 
     def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats]:
         """Return the links of each route from NIC to NIC, with those of the NICs, and the share of its bytes on each link."""
@@ -144,8 +144,8 @@ class GpuRouter(Router):
         between[:] = hops
         np.add(between, self.first + 2 * self.endpoints, out=between, where=hops >= 0)
         parts = self._shares(hops) if parts is None else parts
-        whole = np.ones((*parts.shape[:-1], 1))
-        return columns, np.concatenate([whole, parts, whole], axis=-1)
+        all_bytes = np.ones((*parts.shape[:-1], 1))
+        return columns, np.concatenate([all_bytes, parts, all_bytes], axis=-1)
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
         """Return routes with latencies from columns of links (-1: none) and the share of traffic on each."""
@@ -204,7 +204,7 @@ class GpuRouter(Router):
         nic, network = self.first, self.first + 2 * self.endpoints
         lost = dead[nic : nic + self.endpoints] | dead[nic + self.endpoints : network]
         parts = (self.inner, dead[:nic]), (self.hops, dead[network:])
-        inner, hops = (own.without(part) if part.any() else own for own, part in parts)
+        inner, hops = (routes.without(dead_links) if dead_links.any() else routes for routes, dead_links in parts)
         return replace(self, inner=inner, hops=hops, lost=lost if lost.any() else self.lost)
 
 
@@ -223,12 +223,12 @@ class Remaining(Router):
 
     def up_to_nics(self, capacity: Floats) -> Remaining | None:
         """Return the routes up to the NICs, if links between switches are never a bottleneck; else None."""
-        found = self.router.up_to_nics(capacity) if isinstance(self.router, Router) else None
-        return None if found is None else replace(self, router=found)
+        router = self.router.up_to_nics(capacity) if isinstance(self.router, Router) else None
+        return None if router is None else replace(self, router=router)
 
     def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
         """Return which of the remaining GPUs are equivalent to the network."""
-        of = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
-        whole, kept = of(int(self.gpus.max()) + 1, links), self.gpus
+        find_classes = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
+        all_classes, kept = find_classes(int(self.gpus.max()) + 1, links), self.gpus
         by_gpu = ("rail", "source", "destination", "up", "down", "unknown", "start", "to")
-        return whole._replace(**{name: getattr(whole, name)[kept] for name in by_gpu})
+        return all_classes._replace(**{name: getattr(all_classes, name)[kept] for name in by_gpu})

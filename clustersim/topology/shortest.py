@@ -11,8 +11,8 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask, entries, offsets, summed
 from clustersim.config.fabric import ExplicitRouting
 from clustersim.topology.detours import crosses
-from clustersim.topology.fat_tree_routing import UInts, mixed, splitmix
-from clustersim.topology.hops import ClassNumbers, Hops, apart
+from clustersim.topology.fat_tree_routing import UInts, route_hash, splitmix
+from clustersim.topology.hops import ClassNumbers, Hops, no_route_error
 
 FIRST, SECOND = "\0first", "\0second"
 """Vertices for the NICs of the first and of the second half of the nodes; no switch has such a name."""
@@ -24,45 +24,54 @@ class ShortestPaths(Hops):
 
     routing: ExplicitRouting
     table: NextHops
+    """Links on shortest paths if no link is dead."""
     leaf_of: Ints
     """Leaf of each endpoint (endpoints,)."""
     around: NextHops | None = None
     """Links on paths without dead ones; a single path uses them only if it would otherwise cross a dead link."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from each source to its destination; single paths stand in the columns of each queue pair in turn."""
+        """Return the links from each source to its destination (pairs, width); -1 fills shorter paths.
+
+        With adaptive routing a row has the links of all shortest paths, otherwise one path per queue pair, side by side.
+        """
         if self.routing.mode == "adaptive":
             return self.spread(source, destination)[0]
         qps = self.routing.qps
         queue, pairs = np.tile(np.arange(qps), len(source)), (source.repeat(qps), destination.repeat(qps))
         columns = self._walk(self.table, *pairs, queue)
         if self.around is not None and self.around.dead is not None:
-            bad = crosses(columns, self.around.dead)
-            other = self._walk(self.around, pairs[0][bad], pairs[1][bad], queue[bad])
-            longer = max(other.shape[1] - columns.shape[1], 0)
-            columns = np.pad(columns, ((0, 0), (0, longer)), constant_values=-1)
-            columns[bad] = -1
-            columns[bad, : other.shape[1]] = other
+            blocked = crosses(columns, self.around.dead)
+            detours = self._walk(self.around, pairs[0][blocked], pairs[1][blocked], queue[blocked])
+            added_width = max(detours.shape[1] - columns.shape[1], 0)
+            columns = np.pad(columns, ((0, 0), (0, added_width)), constant_values=-1)
+            columns[blocked] = -1
+            columns[blocked, : detours.shape[1]] = detours
         return columns.reshape(len(source), -1) if len(source) else np.empty((0, 0), np.int64)
 
     def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats | None]:
-        """Return the links from each source to its destination, each once, and the share of the bytes that crosses each.
+        """Return the links from each source to its destination, and the share of the pair's bytes on each (pairs, width).
 
-        At each switch bytes are spread in proportion to the links' bytes/s.
+        With adaptive routing each link appears once, and each switch spreads bytes in proportion to its links' bytes/s. Otherwise
+        the shares are None, as queue pairs carry equal shares.
         """
         if self.routing.mode != "adaptive":
             return self(source, destination), None
         table = self.around or self.table
-        leaves = self.leaf_of[source] * table.wires.leaves + self.leaf_of[destination]
-        pair, which = np.unique(leaves, return_inverse=True)
+        leaf_pair = self.leaf_of[source] * table.wires.leaves + self.leaf_of[destination]
+        pair, pair_of = np.unique(leaf_pair, return_inverse=True)
         links, shares = table.spread(*np.divmod(pair, table.wires.leaves))
-        return links[which], shares[which]
+        return links[pair_of], shares[pair_of]
 
     def _walk(self, table: NextHops, source: Ints, destination: Ints, queue: Ints) -> Ints:
-        """Return the links of each route hop by hop, by hashing its queue among equally short ways; -1 after its end."""
+        """Return the links of one route per pair, hop by hop (pairs, width); -1 fills shorter routes.
+
+        queue: number of each pair's queue pair, which enters the hash that chooses among equally short ways.
+        """
         at, to = self.leaf_of[source], self.leaf_of[destination]
         longest = int(table.distance[at, to].max(initial=0))
-        columns, key = np.full((len(at), longest), -1, np.int64), mixed(source, destination, queue, self.routing.seed)
+        columns = np.full((len(at), longest), -1, np.int64)
+        key = route_hash(source, destination, queue, self.routing.seed)
         for hop in range(longest):
             rows = np.flatnonzero(at != to)
             links = table.link[self._entry(table, table.rows(at[rows], to[rows]), key[rows])]
@@ -72,7 +81,7 @@ class ShortestPaths(Hops):
         return columns
 
     def _entry(self, table: NextHops, row: Ints, key: UInts) -> Ints:
-        """Return the chosen entries: the first of each row, or the entry of the cable that the hash selects."""
+        """Return the index of the chosen entry in `table.link` for each `row` of the table: its first, or by the hash `key`."""
         first = table.start[row]
         if self.routing.mode == "first":
             return first
@@ -81,9 +90,9 @@ class ShortestPaths(Hops):
         return np.searchsorted(table.cables, cable, "right") - 1
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the leaves of endpoints, or the endpoints themselves for a hash, which distinguishes them."""
-        found = endpoint if self.routing.mode == "ecmp" else self.leaf_of[endpoint]
-        return found, found
+        """Return (class as a source, class as a destination): the leaf of each endpoint; for a hash, the endpoint itself."""
+        numbers = endpoint if self.routing.mode == "ecmp" else self.leaf_of[endpoint]
+        return numbers, numbers
 
     def without(self, dead: Mask) -> ShortestPaths:
         """Return the paths around dead links. Raises UnreachableError if a leaf is cut off."""
@@ -99,7 +108,7 @@ class Wires(NamedTuple):
     tail: Ints
     """Start vertex of each link (links,)."""
     head: Ints
-    """End vertex of each link (links,)."""
+    """Vertex at which each link ends (links,)."""
     rate: Floats
     """Bytes/s of each link (links,)."""
     cables: Floats
@@ -133,43 +142,49 @@ class NextHops(NamedTuple):
     """Mask of links that are left out (links,), or None."""
 
     def rows(self, at: Ints, to: Ints) -> Ints:
-        """Return the rows of `start` for the paths from vertices `at` to leaves `to`."""
+        """Return the index in `start` for the paths from each vertex of `at` to the leaf in `to`."""
         return to * len(self.wires.names) + at
 
     def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats]:
-        """Return all links on shortest paths between leaves, sorted by distance, and their shares (both: pairs, width)."""
+        """Return the links on all shortest paths of each pair of leaves, and the share of the pair's bytes on each link.
+
+        Both arrays are (pairs, width), ordered by distance from the source. Shorter rows end with link -1 and share 0.
+        """
         row, at, part = np.arange(len(source)), source, np.ones(len(source))
         rows, links, shares, vertices = [row[:0]], [row[:0]], [part[:0]], len(self.wires.names)
         # one hop of all pairs at a time: bytes of a pair that meet at a vertex continue as one entry, otherwise entries would
         # double at every diamond of the graph
-        while (on := at != destination[row]).any():
-            row, part, key = row[on], part[on], self.rows(at[on], destination[row[on]])
-            often, entry = np.diff(self.start)[key], entries(self.start, key)
-            row, part = row.repeat(often), part.repeat(often) * self.part[entry]
+        while (unfinished := at != destination[row]).any():
+            row, part, key = row[unfinished], part[unfinished], self.rows(at[unfinished], destination[row[unfinished]])
+            branches, entry = np.diff(self.start)[key], entries(self.start, key)
+            row, part = row.repeat(branches), part.repeat(branches) * self.part[entry]
             rows.append(row)
             links.append(self.link[entry])
             shares.append(part)
-            met, which = np.unique(row * vertices + self.wires.head[links[-1]], return_inverse=True)
-            (row, at), part = np.divmod(met, vertices), summed(which, part, len(met))
+            vertex_key, merged_row = np.unique(row * vertices + self.wires.head[links[-1]], return_inverse=True)
+            (row, at), part = np.divmod(vertex_key, vertices), summed(merged_row, part, len(vertex_key))
         row = np.concatenate(rows)
         order = np.argsort(row, kind="stable")
         row = row[order]
         column = np.arange(len(row)) - offsets(np.bincount(row, minlength=len(source)))[row]
-        found = np.full((len(source), int(column.max(initial=-1)) + 1), -1, np.int64)
-        share = np.zeros(found.shape)
-        found[row, column], share[row, column] = np.concatenate(links)[order], np.concatenate(shares)[order]
-        return found, share
+        all_links = np.full((len(source), int(column.max(initial=-1)) + 1), -1, np.int64)
+        all_shares = np.zeros(all_links.shape)
+        all_links[row, column], all_shares[row, column] = np.concatenate(links)[order], np.concatenate(shares)[order]
+        return all_links, all_shares
 
 
 def next_hops(wires: Wires, dead: Mask | None = None) -> NextHops:
-    """Return the links on shortest paths to each leaf. Raises UnreachableError if dead links cut a leaf off."""
+    """Return the links on shortest paths to each leaf, without the links in the mask `dead` (links,).
+
+    Raises UnreachableError if dead links cut a leaf off.
+    """
     count, vertices = len(wires.tail), len(wires.names)
     order = np.lexsort((np.arange(count) % max(count // 2, 1), wires.tail))  # a vertex's links as in the file
     order = order if dead is None else order[~dead[order]]
     tail, head = wires.tail[order], wires.head[order]
     distance = _distances(tail, head, vertices, wires.leaves)
-    if dead is not None and len(lost := np.argwhere(distance[: wires.leaves] < 0)):
-        raise apart(*(wires.names[vertex] for vertex in lost[0].tolist()))
+    if dead is not None and len(unreached := np.argwhere(distance[: wires.leaves] < 0)):
+        raise no_route_error(*(wires.names[vertex] for vertex in unreached[0].tolist()))
     # a link is on a shortest path to a leaf exactly if its head is one step closer to it
     leaf, used = np.nonzero((distance[tail] == distance[head] + 1).T & (distance[head] >= 0).T)
     row, link = leaf * vertices + tail[used], order[used]
@@ -195,7 +210,10 @@ def _distances(tail: Ints, head: Ints, vertices: int, leaves: int) -> Ints:
 
 
 def max_flow(links: Iterable[tuple[str, str, float]]) -> float:
-    """Return the largest flow in bytes/s from FIRST to SECOND over links (tail, head, bytes/s) (Ford, Fulkerson 1956)."""
+    """Return the largest flow in bytes/s from FIRST to SECOND over links (tail, head, bytes/s) (Ford, Fulkerson 1956).
+
+    Parallel links add up. Return 0 if no link starts or ends at FIRST.
+    """
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()

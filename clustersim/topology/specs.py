@@ -59,12 +59,12 @@ class NodeSpecs:
     @property
     def nics(self) -> int:
         """NICs per node. Raises ConfigError if nodes differ, for kinds of fabric that do not support it."""
-        own = self.nic_counts
-        if len(own) > 1:
-            few = f"{self.fabric.get('kind')} needs as many NICs on every node, and the pools have {either(own)}"
+        counts = self.nic_counts
+        if len(counts) > 1:
+            few = f"{self.fabric.get('kind')} needs as many NICs on every node, and the pools have {either(counts)}"
             what = f"fabric.kind: {few}; write as many, or use fat_tree, switch or explicit"
             raise self.error(("fabric", "kind"), what)
-        return own[0]
+        return counts[0]
 
     @property
     def nic_counts(self) -> tuple[int, ...]:
@@ -76,11 +76,11 @@ class NodeSpecs:
         """Number of NICs of the cluster; they are numbered node after node."""
         return sum(pool.nodes * pool.nics for pool in self.parts)
 
-    def by_endpoint(self, of: Callable[[NodeSpecs], float]) -> Floats | float:
+    def by_endpoint(self, figure: Callable[[NodeSpecs], float]) -> Floats | float:
         """Return a figure of NICs, which `of` reads from a node type: one for all, or one per endpoint if types differ."""
         if not self.pools:
-            return of(self)
-        return np.repeat([of(pool) for pool in self.pools], [pool.endpoints for pool in self.pools])
+            return figure(self)
+        return np.repeat([figure(pool) for pool in self.pools], [pool.endpoints for pool in self.pools])
 
     @property
     def nic_rate(self) -> float:
@@ -125,10 +125,10 @@ class NodeSpecs:
 
     def section(self, spec: type[S], **defaults: object) -> S:
         """Return the `fabric` section parsed as `spec`. Raises ConfigError for an invalid key, or if the nodes have no NICs."""
-        found = validate(spec, self.document, {**defaults, **self.fabric}, ("fabric",))
+        section = validate(spec, self.document, {**defaults, **self.fabric}, ("fabric",))
         if self.node.nics is None:
             raise self.error((*self.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
-        return found
+        return section
 
     @property
     def fabric(self) -> Mapping[str, Any]:
@@ -154,7 +154,7 @@ def both_ways(
 ) -> tuple[LinkRange, LinkRange]:
     """Return the ranges `name`-up and `name`-down with `links` links each; a single number applies to each link."""
     figures = [np.array(np.broadcast_to(np.asarray(x, np.float64), links)) for x in (rate, latency, cables)]
-    return LinkRange(f"{name}-up", *figures), LinkRange(f"{name}-down", *(each.copy() for each in figures))
+    return LinkRange(f"{name}-up", *figures), LinkRange(f"{name}-down", *(values.copy() for values in figures))
 
 
 @dataclass(frozen=True, slots=True)

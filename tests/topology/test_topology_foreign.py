@@ -19,7 +19,7 @@ from clustersim.figures.cluster import picture
 from clustersim.topology import export
 from clustersim.topology.build import build, document_of, load
 from clustersim.topology.describe import describe
-from clustersim.topology.export import cabled
+from clustersim.topology.export import with_single_cables
 
 SHIPPED = sorted(Path("topologies").glob("*.y*ml"))
 
@@ -188,7 +188,7 @@ def test_nccls_file_is_utf8_whatever_it_declares(tmp_path: Path, encoding: str) 
     shlex.split("explicit_8 leaf_spine_32 rail_only_128 hpn_dual_plane_128 mi300x_8 dragonfly_132 dragonfly_plus_3420"),
 )
 def test_ns3_gets_every_cable_once(name: str) -> None:
-    topology = cabled(read(f"topologies/{name}.yaml"))
+    topology = with_single_cables(read(f"topologies/{name}.yaml"))
     head, switches, *rows = export.ns3(topology).splitlines()
     nodes, per_server, inner, outer, links, kind = head.split()
     assert int(nodes) == topology.gpus + int(inner) + int(outer)
@@ -212,7 +212,7 @@ def test_ns3_gets_every_cable_once(name: str) -> None:
 def test_ns3_gets_no_dead_cable_and_few_nics_go_to_their_first_gpu() -> None:
     faults = "faults: [{link: 'nic[1]', dead: true}, {node: 1, dead: true}]"
     text = f"cluster: {{nodes: 3, node: {{extends: hgx-h100, nics: {{count: 2}}}}}}\nfabric: {{kind: switch}}\n{faults}"
-    rows = export.ns3(cabled(parse(text))).splitlines()[2:]
+    rows = export.ns3(with_single_cables(parse(text))).splitlines()[2:]
     fabric = [row.split() for row in rows if row.split()[1] == "18"]
     assert [row[0] for row in fabric] == ["0", "8", "12"]
     assert fabric[0][2:] == ["384Gbps", "0.0005ms", "0"]

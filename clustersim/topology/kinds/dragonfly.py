@@ -12,7 +12,7 @@ from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Wired
 from clustersim.topology.groups import GlobalCables, delays
 from clustersim.topology.hops import ClassNumbers
-from clustersim.topology.lattice import pair_number, triangle
+from clustersim.topology.lattice import pair_ends, pair_number
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import BuiltFabric, NodeSpecs, both_ways
 
@@ -74,10 +74,10 @@ def _counts(cluster: NodeSpecs, spec: Dragonfly, built: _DragonflyHops, rate: fl
 
 def _fanouts(cluster: NodeSpecs, built: _DragonflyHops) -> tuple[int, ...]:
     """Return (nodes per group, number of groups), if groups hold whole nodes."""
-    each, rest = divmod(built.a * built.p, cluster.nics)
-    if rest or each >= cluster.nodes:
+    group_nodes, rest = divmod(built.a * built.p, cluster.nics)
+    if rest or group_nodes >= cluster.nodes:
         return (cluster.nodes,) if cluster.nodes > 1 else ()
-    return tuple(f for f in (each, -(-cluster.nodes // each)) if f > 1)
+    return tuple(f for f in (group_nodes, -(-cluster.nodes // group_nodes)) if f > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ class _DragonflyHops(Wired):
     def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the router of each endpoint, combined with the parallel cable that it starts with."""
         turns = max(self.between.copies, 1)
-        found = self.vertex(endpoint) * turns + endpoint % turns
-        return found, found
+        numbers = self.vertex(endpoint) * turns + endpoint % turns
+        return numbers, numbers
 
     def _local(self, here: Ints, there: Ints) -> Ints:
         """Return the link between routers of one group, -1 from a router to itself."""
@@ -143,7 +143,7 @@ class _DragonflyHops(Wired):
         if part == 1:
             return self.between.ends(*np.divmod(cable, self.between.copies))
         group, pair = np.divmod(cable, self.a * (self.a - 1) // 2)
-        low, high = triangle(pair)
+        low, high = pair_ends(pair)
         return group * self.a + low, group * self.a + high
 
     def name(self, vertex: int) -> str:

@@ -10,7 +10,7 @@ from clustersim.arrays import Ints, Mask
 from clustersim.config.fabric import DragonflyPlus, Routing
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours, Wired, crosses
-from clustersim.topology.fat_tree_routing import mixed
+from clustersim.topology.fat_tree_routing import route_hash
 from clustersim.topology.groups import GlobalCables, delays
 from clustersim.topology.hops import ClassNumbers
 from clustersim.topology.kinds.fat_tree import check_routing
@@ -99,13 +99,13 @@ def _groups(cluster: NodeSpecs, spec: DragonflyPlus, nodes: int) -> int:
         raise cluster.error(at, f"fabric.{at[1]}: {few}; use larger groups, or a larger h")
     if groups > 1 and cables % (groups - 1):
         what = f"{spec.spines} spines · {spec.h} = {cables} global cables of a group do not divide among {groups - 1} others"
-        raise cluster.error(at, f"fabric.{at[1]}: {what}; use another h, such as {_divided(spec, groups - 1)}")
+        raise cluster.error(at, f"fabric.{at[1]}: {what}; use another h, such as {_nearest_h(spec, groups - 1)}")
     return groups
 
 
-def _divided(spec: DragonflyPlus, others: int) -> int:
+def _nearest_h(spec: DragonflyPlus, other_groups: int) -> int:
     """Return the h nearest to the file's whose cables divide evenly over `others` groups, the smaller of two."""
-    step = others // int(np.gcd(spec.spines, others))
+    step = other_groups // int(np.gcd(spec.spines, other_groups))
     return max(step, (2 * spec.h + step - 1) // (2 * step) * step)
 
 
@@ -191,16 +191,16 @@ class _DragonflyPlusHops(Wired):
         paths = self._paths(a, b, route, 0)
         if self.around is None:
             return paths.reshape(len(source), -1)
-        bad = crosses(paths, self.around.dead)
+        blocked = crosses(paths, self.around.dead)
         tries = 1 if self.adaptive else min(_MOST_TRIES, self.parallel * max(self.spines, self.between.copies))
         for shift in range(1, tries):
-            if not len(bad):
+            if not len(blocked):
                 break
-            paths[bad] = self._paths(a[bad], b[bad], route[bad], shift)
-            bad = bad[crosses(paths[bad], self.around.dead)]
-        paths[bad] = -1
+            paths[blocked] = self._paths(a[blocked], b[blocked], route[blocked], shift)
+            blocked = blocked[crosses(paths[blocked], self.around.dead)]
+        paths[blocked] = -1
         paths = paths.reshape(len(source), routes, 3)
-        rows = np.unique(bad // routes)  # pairs that lost a route: those without any route take a shortest path
+        rows = np.unique(blocked // routes)  # pairs that lost a route: those without any route take a shortest path
         rows = rows[(paths[rows] < 0).all(axis=(1, 2))]
         return self.around.detoured(paths, rows, source, destination)
 
@@ -230,21 +230,21 @@ class _DragonflyPlusHops(Wired):
         if self.routing.mode == "dmodk":
             return destination % self.filled
         # two bits fewer, so that the sum with a shift still fits a signed number
-        return (mixed(source, destination, route, self.routing.seed) >> np.uint64(2)).astype(np.int64)
+        return (route_hash(source, destination, route, self.routing.seed) >> np.uint64(2)).astype(np.int64)
 
     def _copy(self, lead: Ints) -> Ints:
         """Return the index of the cable between two groups; consecutive indices are on different spines."""
         # copy c leaves by spine (c·(groups-1) + …) // h: adjacent numbers share a spine, so D-mod-k would send adjacent
         # destinations over one spine; in this order they use one cable of every spine before the second of any
         copies = self.between.copies
-        each = copies // self.spines if copies % self.spines == 0 else 1
-        within, turn = np.divmod(lead % copies, copies // each)
-        return turn * each + within
+        per_spine = copies // self.spines if copies % self.spines == 0 else 1
+        within, turn = np.divmod(lead % copies, copies // per_spine)
+        return turn * per_spine + within
 
     def _slot(self, leaf: Ints, spine: Ints, cable: Ints) -> Ints:
         """Return the index of a leaf's link slot for a cable to a spine: several cables may share one slot."""
-        whole = self.spines * self.parallel
-        return leaf * self.slots + (spine * self.parallel + cable) * self.slots // whole
+        leaf_cables = self.spines * self.parallel
+        return leaf * self.slots + (spine * self.parallel + cable) * self.slots // leaf_cables
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the leaf of each endpoint, or the endpoint if routing depends on it; the same around dead links."""
@@ -253,8 +253,8 @@ class _DragonflyPlusHops(Wired):
 
     def vertex(self, endpoint: Ints) -> Ints:
         group, number = np.divmod(endpoint, self.filled)
-        found: Ints = group * self.leaves + number // self.p
-        return found
+        leaf: Ints = group * self.leaves + number // self.p
+        return leaf
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
         """Return the switches at the ends of cables: leaves, then spines (for a bundle of spines, the first)."""

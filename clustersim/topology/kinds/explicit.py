@@ -29,7 +29,7 @@ def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of an `explicit` fabric. Raises ConfigError for loops, duplicate links or unconnected parts."""
     spec = cluster.section(Explicit)
     check_routing(cluster, spec.routing)
-    ports, trunks = _sorted(cluster, spec)
+    ports, trunks = _cables_and_trunks(cluster, spec)
     leaves = list(dict.fromkeys(port.switch for port in ports))
     if len(leaves) > MAX_LEAVES:
         many = f"{len(leaves)} switches with NICs are too many to write out (at most {MAX_LEAVES})"
@@ -70,8 +70,8 @@ def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: T
     line = np.broadcast_to(cluster.by_endpoint(lambda pool: pool.nic_line), len(ports)).tolist()
     for link in trunks:
         edges += [(link.a, link.b, link.rate * link.count), (link.b, link.a, link.rate * link.count)]
-    for e, ((switch, rate, _), own) in enumerate(zip(ports, line, strict=True)):
-        edges.append((FIRST, switch, min(rate, own)) if e < half else (switch, SECOND, min(rate, own)))
+    for e, ((switch, rate, _), nic_line) in enumerate(zip(ports, line, strict=True)):
+        edges.append((FIRST, switch, min(rate, nic_line)) if e < half else (switch, SECOND, min(rate, nic_line)))
     flow, total = max_flow(edges), math.fsum(rate for tail, _, rate in edges if tail == FIRST)
     return {
         "switches": len(spec.nodes),
@@ -90,7 +90,7 @@ class Port(NamedTuple):
     latency: float
 
 
-def _sorted(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]:
+def _cables_and_trunks(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]:
     """Return the cable of each endpoint, and the trunks between switches. Raises ConfigError for loops or loose ends."""
     _check(cluster, spec)
     switches = set(spec.nodes)
@@ -101,9 +101,9 @@ def _sorted(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]
             trunks.append(link)
         else:
             _plug(cluster, link, switches, ports, ("fabric", "links", i))
-    joined = {end for link in spec.links for end in (link.a, link.b)}
+    connected = {end for link in spec.links for end in (link.a, link.b)}
     for i, name in enumerate(spec.nodes):
-        if name not in joined:
+        if name not in connected:
             raise cluster.error(("fabric", "nodes", i), f"switch {name!r} has no cable; join it or drop it")
     loose = next((e for e in range(cluster.endpoints) if e not in ports), None)
     if loose is not None:
@@ -131,12 +131,12 @@ def _check(cluster: NodeSpecs, spec: Explicit) -> None:
         if "[" in name:
             what = f"{name!r}: brackets are for nic[e] and node[n]; write leaf0, not leaf[0]"
             raise cluster.error(("fabric", "nodes", i), what)
-    seen: dict[frozenset[str], int] = {}
+    first_link: dict[frozenset[str], int] = {}
     for i, link in enumerate(spec.links):
         pair, at = frozenset((link.a, link.b)), ("fabric", "links", i)
         if len(pair) == 1:
             raise cluster.error(at, f"a cable from {link.a!r} to itself carries nothing; name two different ends")
-        if seen.setdefault(pair, i) != i:
+        if first_link.setdefault(pair, i) != i:
             twice = f"{link.a!r} and {link.b!r} are joined twice; write the number of cables as `count`"
             raise cluster.error(at, twice)
 

@@ -8,7 +8,7 @@ from clustersim.config.fabric import ExplicitRouting, FatTree, Link, Routing, Ti
 from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.fat_tree_routing import FatTreeHops
-from clustersim.topology.fat_tree_wiring import ROUNDED, Level, Tree, sized
+from clustersim.topology.fat_tree_wiring import ROUNDED, Level, Tree, complete_tree
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs, both_ways
 from clustersim.units import plural
@@ -51,8 +51,8 @@ def rail_only(cluster: NodeSpecs) -> Topology:
         what = "rail_only keeps its rails apart; drop it, or use kind: fat_tree"
         raise cluster.error(("fabric", key), f"fabric.{key}: {what}")
     if cluster.node.scale_up.kind == "none" and max(cluster.nic_counts) > 1:
-        alone = "rails that nothing joins need links between the GPUs of a node to change rails over"
-        what = f"scale_up is missing; {alone}; add scale_up, or use kind: rail_optimized"
+        reason = "rails that nothing joins need links between the GPUs of a node to change rails over"
+        what = f"scale_up is missing; {reason}; add scale_up, or use kind: rail_optimized"
         raise cluster.error((*cluster.at, "scale_up"), what)
     return assemble(cluster, "rail_only", network(cluster, spec))
 
@@ -60,7 +60,7 @@ def rail_only(cluster: NodeSpecs) -> Topology:
 def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
     """Return the network of a fat tree. Raises ConfigError if the tree of `spec` cannot connect the nodes."""
     check_routing(cluster, spec.routing)
-    spec, link, built = sized(cluster, spec)
+    spec, link, built = complete_tree(cluster, spec)
     hops = FatTreeHops(built, spec.routing)
     if not hops.adaptive:
         cluster.check_links(hops.firsts[-1] - hops.firsts[1], ("routing", "mode"), "`mode: adaptive` or fewer nodes")
@@ -72,7 +72,7 @@ def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
         counts=_counts(cluster, spec, link, built),
         fanouts=_fanouts(cluster, built),
         rate=link.rate * link.efficiency * spec.planes,
-        rails=_kept(cluster, built),
+        rails=_rails_kept(cluster, built),
         paths=spec.routing.qps * spec.planes,
         reduction=spec.reduction,
         warnings=tuple(_not_full(cluster, spec, built)),
@@ -81,13 +81,13 @@ def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
 
 def _not_full(cluster: NodeSpecs, spec: FatTree, built: Tree) -> Iterator[str]:
     """Yield a warning on the oversubscription of leaves with too few nodes for the ratio in the file."""
-    asked, leaf = spec.oversubscription, built.tiers[0]
-    if asked and leaf.up and cluster.nodes > 1 and leaf.down < asked * leaf.up * (1 - ROUNDED):
+    ratio, leaf = spec.oversubscription, built.tiers[0]
+    if ratio and leaf.up and cluster.nodes > 1 and leaf.down < ratio * leaf.up * (1 - ROUNDED):
         few = f"leaves with {plural(leaf.down, 'NIC', 'NICs')} and {plural(leaf.up, 'uplink', 'uplinks')}"
-        yield f"fabric.oversubscription: {few} are {leaf.down / leaf.up:.4g} : 1, not {asked:g} : 1; more nodes fill them"
+        yield f"fabric.oversubscription: {few} are {leaf.down / leaf.up:.4g} : 1, not {ratio:g} : 1; more nodes fill them"
 
 
-def _kept(cluster: NodeSpecs, built: Tree) -> int:
+def _rails_kept(cluster: NodeSpecs, built: Tree) -> int:
     """Return the number of rails that traffic stays on: all with PXN, 1 for RCCL, without PXN, if a spine joins rails
     (paths.cc)."""
     crosses = cluster.node.scale_up.kind == "mesh" and built.leaves.parts == 1
@@ -124,11 +124,11 @@ def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[
         "switch_ports": sum(number * tier.radix for tier, number in zip(built.tiers, switches, strict=True)),
         "cables": sum(cables),
         "bisection": min(cables) / 2 * link.rate * link.efficiency,
-        "oversubscription": max([1.0, *(_hung(built, own) / (own.planes * own.ports) for own in built.levels)]),
+        "oversubscription": max([1.0, *(_nics_below(built, t) / (t.planes * t.ports) for t in built.levels)]),
     }
 
 
-def _hung(built: Tree, level: Level) -> int:
+def _nics_below(built: Tree, level: Level) -> int:
     """Return the number of NICs below a full group of a tier, which share its uplinks."""
     leaves = built.leaves
     leaf = min(leaves.down, leaves.unit if leaves.rails else leaves.endpoints)
