@@ -226,7 +226,7 @@ class Simulator:
             check_names(job)
             dp = job.parallelism.dp
             used = None if dp == "auto" else job.parallelism.lanes * dp
-            found = job.place(self.cluster.gpus, self.cluster.numbering.filled_by(used))
+            found = job.place(self.cluster.gpus, self.cluster.numbering.common_width(used))
             check_precision(found, self.cluster, np.arange(found.mesh.size))
             return job, found
 

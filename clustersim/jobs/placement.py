@@ -100,10 +100,7 @@ def _counts(cluster: Topology, requests: Sequence[PlacementRequest]) -> list[int
 
 
 def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
-    """Return the number of nodes that a job states or that its degrees need; None if it takes a share of the rest.
-
-    Raises InputError if the degrees need a part of a node.
-    """
+    """Return the number of nodes that a job states or needs; None: a share of the rest. Raises InputError for part of a node."""
     if request.nodes is not None:
         return request.nodes if isinstance(request.nodes, int) else len(request.nodes)
     split, width = request.job.parallelism, cluster.gpus_per_node
@@ -139,19 +136,13 @@ def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
 
 
 def _room(cluster: Topology, request: PlacementRequest, nodes: int) -> tuple[int, int]:
-    """Return (number of GPUs of a job's nodes, GPUs per node, the greatest common divisor if these nodes differ).
-
-    If the job does not name its nodes, each is assumed to have the greatest common divisor over the whole cluster.
-    """
+    """Return (GPUs of a job's nodes, GPUs per node). Nodes that the job does not name count as `cluster.gpus_per_node` GPUs."""
     if isinstance(request.nodes, tuple):
         named = cluster.numbering.only(np.array(request.nodes, np.int64))
-        return named.gpus, named.filled_by()
+        return named.gpus, named.common_width()
     return nodes * cluster.gpus_per_node, cluster.gpus_per_node
 
 
 def _needed(cluster: Topology, request: PlacementRequest, job: Job, nodes: int) -> int:
-    """Return the number of nodes that a job takes: the number it states, or else as many of its `nodes` as its ranks fill.
-
-    job: the job with resolved degrees.
-    """
+    """Return the number of nodes that a resolved `job` takes: `nodes` if it states them, else as many as its ranks fill."""
     return nodes if request.nodes is not None else -(-job.mesh.size // cluster.gpus_per_node)

@@ -102,19 +102,13 @@ def _check_names(document: Document, spec: Jobs) -> None:
 
 
 def _file(document: Document, entry: Entry) -> Path:
-    """Return the workload file of an entry: relative to the folder of the file of jobs, or the shipped one of that name.
-
-    If there is neither, return the first path, which does not exist.
-    """
+    """Return an entry's workload file: in the folder of the file of jobs, else shipped; if neither exists, the former."""
     path = Path(document.path).parent / entry.workload
     return path if exists(path) else shipped.files("workloads").get(entry.workload, path)
 
 
 def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> PlacementRequest:
-    """Return the placement request of entry `index` of a file of jobs. Raises ConfigError if its workload or nodes are invalid.
-
-    `overrides` take precedence over the entry's `set`.
-    """
+    """Return the request of entry `index`; `overrides` precede its `set`. Raises ConfigError for invalid workloads or nodes."""
     set_keys = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
     places = {key: (document.path, *document.positions[(*loc, KEY)][:2]) for key, loc in set_keys.items()}
     path = _file(document, entry)
@@ -132,10 +126,7 @@ def _request(document: Document, index: int, entry: Entry, overrides: Mapping[st
 
 
 def _nodes(request: PlacementRequest, entry: Entry) -> int | tuple[int, ...] | None:
-    """Return the number of nodes of an entry, the numbers of its nodes, or None if it states neither.
-
-    Raises ConfigError for an invalid list.
-    """
+    """Return an entry's number of nodes, the numbers of its nodes, or None. Raises ConfigError for an invalid list."""
     if not isinstance(entry.nodes, str):
         return entry.nodes
     try:

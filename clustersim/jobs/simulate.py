@@ -130,10 +130,7 @@ def _check_length(placed: Sequence[PlacedJob], single_runs: Sequence[Alone], ste
 def _job_steps(
     placed: Sequence[PlacedJob], single_runs: Sequence[Alone], records: Sequence[Sequence[Record]]
 ) -> tuple[JobSteps, ...]:
-    """Return each job with its step alone and all its steps.
-
-    Only steps that begin when all jobs have started are counted. records: record of each step, for each job.
-    """
+    """Return each job with its step alone, and its steps (`records`), of which those after the last job's start count."""
     since = max(placed_job.start for placed_job in placed)
     return tuple(
         JobSteps(*job, single, steps[0].plan, tuple(steps), tuple(step for step in steps if step.begin >= since))

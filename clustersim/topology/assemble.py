@@ -47,9 +47,9 @@ def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
 
 
 def limited_counts(cluster: NodeSpecs, network: BuiltFabric) -> Mapping[str, float]:
-    """Return the counts of a network, with the bisection limited to the rate of half of its NICs, in bytes/s.
+    """Return `network.counts`. If cables are faster than NICs, limit `bisection` to the rate of half of the NICs (bytes/s).
 
-    `oversubscription` is the rate of these NICs over the rate that the network carries, at least 1.
+    `oversubscription` is then the rate of these NICs over that bisection, at least 1.
     """
     counts = network.counts
     line = cluster.by_endpoint(lambda pool: pool.nic_line)
@@ -110,7 +110,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
 
 
 def _pools(cluster: NodeSpecs, network: BuiltFabric | None) -> Iterator[Pool]:
-    """Yield the nodes of each type: their GPU, their NCCL figures, and their host."""
+    """Yield GPU, NCCL figures and host slowdown of each node type, in the order of `cluster.parts`."""
     rate, first_nic = network.rate if network else np.inf, 0
     for pool in cluster.parts:
         end_nic = first_nic + pool.endpoints
@@ -150,7 +150,7 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
 
 
 def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
-    """Return NCCL's settings on this fabric. Raises ConfigError if the file sets CollNet and the switches cannot reduce."""
+    """Return NCCL's settings on this fabric (None: one node). Raises ConfigError for CollNet without switches that reduce."""
     spec, sharp = cluster.nccl, network is not None and network.reduction == "sharp"
     if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
         raise cluster.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
@@ -190,6 +190,7 @@ class _ClusterEnds:
     """The first link outside nodes."""
 
     def __call__(self, link: int) -> tuple[str, str]:
+        """Return the names of the start and the end of a link. Raises IndexError for a number beyond the last."""
         if link < self.first:
             return self.inner.ends(link)
         if self.network is None:

@@ -44,7 +44,7 @@ FOREIGN = (".xml", ".txt", ".topo")
 
 
 def check(built: object, cluster: NodeSpecs) -> None:
-    """Raise TypeError or ValueError if `built` is not a topology of these nodes, or routes GPUs over unknown links."""
+    """Raise TypeError unless `built` is a Topology; ValueError if its nodes, links, counts or sampled routes are invalid."""
     if not isinstance(built, Topology):
         raise TypeError(f"build returned {shown(built)}, not a Topology; return assemble(cluster, ...)")
     if not np.array_equal(built.numbering.first, cluster.numbering().first):
@@ -88,7 +88,10 @@ def load(path: str | Path, overrides: Overrides | None = None) -> Topology:
 
 
 def overridden(document: Document, overrides: Overrides, places: Mapping[str, SourcePlace] | None = None) -> Document:
-    """Return a parsed topology with values replaced by dotted key. Raises InputError for an unknown key or an invalid value."""
+    """Return a parsed topology with values replaced by dotted key. Raises InputError for an unknown key or an invalid value.
+
+    places: {dotted key: position in a file that sets it}, for error messages.
+    """
     return override(translated(document) if overrides and is_astra(document) else document, overrides, places)
 
 
@@ -136,7 +139,7 @@ def described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
 
 
 def node_types(document: Document) -> list[tuple[str, NodeSpecs]]:
-    """Return (dotted key, nodes) for each node type of a parsed topology. Raises ConfigError if a key is invalid."""
+    """Return (dotted key such as `cluster.node`, nodes) for each node type. Raises ConfigError if a key is invalid."""
     spec, specs = described(document)
     if spec.cluster.pools is None:
         return [("cluster.node", specs)]
@@ -209,7 +212,10 @@ def _node_spec(node: str | dict[str, Any], document: Document, at: Loc) -> Node:
 
 
 def _merged(node: object, document: Document, at: Loc, extended: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a node type's keys with those of types in `extends`. Raises ConfigError for unknown ones; `seen`: names so far."""
+    """Return a node's keys, with those of the node type that it extends. `extended`: names already on that chain.
+
+    node: name or section. Raises ConfigError for an unknown name, or for a type that extends itself.
+    """
     if isinstance(node, dict):
         if "extends" not in node:
             return node
@@ -233,7 +239,7 @@ def _merged(node: object, document: Document, at: Loc, extended: tuple[str, ...]
 
 
 def _compatible(inherited: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inherited node without keys that do not apply to the `scale_up` kind, or to the slot, that `own` sets."""
+    """Return the inherited node without keys that do not apply to the `scale_up` kind, or to the slot, that `overrides` set."""
     kind = _changed_value(inherited, overrides, "scale_up", "kind")
     slot = _changed_value(inherited, overrides, "host", "pcie")
     if kind is not None:
@@ -245,7 +251,7 @@ def _compatible(inherited: dict[str, Any], overrides: Mapping[str, Any]) -> dict
 
 
 def _changed_value(inherited: Mapping[str, Any], overrides: Mapping[str, Any], part: str, key: str) -> object | None:
-    """Return the value of `own` for a key that differs from the inherited one; None if it sets none."""
+    """Return `overrides[part][key]` if it differs from an inherited value; None if it is equal or not set."""
     old, new = inherited.get(part), overrides.get(part)
     if not isinstance(old, dict) or not isinstance(new, dict):
         return None
@@ -281,7 +287,7 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
 
 
 def _check_nics(cluster: NodeSpecs, nodes: int) -> None:
-    """Raise ConfigError if NICs are missing, more than the GPUs, or faster than their PCIe slot."""
+    """Raise ConfigError if a cluster of several `nodes` has no NICs, or a node more than GPUs or faster than their slot."""
     nics, host, at = cluster.node.nics, cluster.node.host, (*cluster.at, "nics")
     if nics is None:
         if nodes > 1:

@@ -49,7 +49,7 @@ def describe(topology: Topology) -> list[Fact]:
 
 
 def faults(topology: Topology) -> list[Fact]:
-    """Return rows (label, value) on slow and dead parts; empty if there are none."""
+    """Return rows (label, number in words) on slow GPUs, slow links and dead parts; empty if there are none."""
     slow, counts, rows = int((topology.slowdown != 1).sum()), topology.counts, list[Fact]()
     if slow:
         rows.append(("slow GPUs", f"{slow:,}"))
@@ -62,7 +62,7 @@ def faults(topology: Topology) -> list[Fact]:
 
 
 def _node_links(topology: Topology) -> Iterator[Fact]:
-    """Yield (label, rate in words) of the links inside nodes, by kind."""
+    """Yield (label, rate in words) of each kind of links inside nodes, and of the NICs; dead links do not count."""
     for tier in topology.tiers:
         label = _LABELS.get(tier.name) or (tier.name.removesuffix("-up") if tier.name.startswith("ring-") else "")
         if label and tier.name.endswith("-up") and tier.links:
@@ -118,7 +118,10 @@ class Diameter(NamedTuple):
 
 
 def diameter(topology: Topology) -> Diameter:
-    """Return the longest routes between GPUs. If there are many GPUs, from an even sample of them to all others."""
+    """Return the largest number of links and the largest latency of any route; they may belong to different routes.
+
+    If there are many GPUs, only routes from an even sample of them to all GPUs are checked.
+    """
     probe = topology.route(np.zeros(_PROBED, np.int64), np.linspace(0, topology.gpus - 1, _PROBED).astype(np.int64))
     # the memory of routes depends on their length and spread, so a few are probed before all are computed
     paths = 1 / float(probe.share.min(initial=1.0))

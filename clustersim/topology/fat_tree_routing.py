@@ -60,7 +60,7 @@ class FatTreeHops(Wired):
         return tuple(accumulate(links, initial=0))
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from each source to its destination, both endpoints (pairs, width)."""
+        """Return the links from each source to its destination, both endpoints (pairs, width): `paths` paths side by side."""
         qps = self.routing.qps
         paths = qps * self.tree.leaves.planes
         step, rows = max(1, _BATCH // paths), [np.empty((0, 0), np.int64)]
@@ -71,7 +71,10 @@ class FatTreeHops(Wired):
         return np.concatenate(rows[1:]) if len(rows) > 2 else rows[-1]
 
     def _alive(self, source: Ints, destination: Ints, plane: Ints, queue: Ints) -> Ints:
-        """Return paths without dead links: by the switches' next choice, then by the next plane."""
+        """Return live paths, one row each: where one is dead, by the switches' next choice, then by the next plane.
+
+        plane, queue: preferred plane and number of the queue pair of each path. Raises UnreachableError if no try succeeds.
+        """
         columns = self._paths(source, destination, plane, queue, 0)
         if self.dead is None:
             return columns
@@ -90,7 +93,7 @@ class FatTreeHops(Wired):
         return columns
 
     def _paths(self, source: Ints, destination: Ints, plane: Ints, queue: Ints, shift: int) -> Ints:
-        """Return the links of paths; `shift` is the index of the choice in the order of preference."""
+        """Return the links of each path (paths, width), -1: none. `shift`: index of the choice in order of preference, from 0."""
         leaves = self.tree.leaves
         a, b = leaves.place(source, plane), leaves.place(destination, plane)
         if self.adaptive:
@@ -105,7 +108,7 @@ class FatTreeHops(Wired):
         return np.column_stack([up, columns, down + self.tree.ports])
 
     def _bundles(self, source: Place, destination: Place) -> Ints:
-        """Return links per route, up then down, where all cables between two groups count as one link; -1: none."""
+        """Return the links of each route (routes, 2 · levels), where cables between two groups are one link; -1: none."""
         columns = np.full((len(source.leaf), 2 * len(self.tree.levels)), -1, np.int64)
         for t, (level, first) in enumerate(zip(self.tree.levels, self.firsts[1:], strict=False)):
             here, there = source.leaf // level.span, destination.leaf // level.span
@@ -116,9 +119,10 @@ class FatTreeHops(Wired):
         return columns
 
     def _walk(self, lead: Place, follow: Place, key: UInts | None, shift: int) -> Ints:
-        """Return the paths from two ends up to common switches: `lead` chooses its ports, `follow` takes the matching ones.
+        """Return the paths from two ends up to common switches (paths, 2 · levels), from the source; -1: none.
 
-        A hash `key` leads upwards from the source; without one the destination leads.
+        `lead` chooses its ports, `follow` takes the matching ones. `lead` is the source if there is a hash `key` (paths,), and
+        the destination without one. shift: index of the choice in order of preference.
         """
         columns = np.full((len(lead.leaf), 2 * len(self.tree.levels)), -1, np.int64)
         rows = np.arange(len(lead.leaf))
@@ -161,7 +165,10 @@ class FatTreeHops(Wired):
         return self.tree.ports if self.dead is None else 0
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the routing class of each endpoint; all differ if dead links may move a NIC to another plane."""
+        """Return (class as a source, class as a destination) of each endpoint.
+
+        All differ if routes are hashed, or if dead links may move a NIC to another plane.
+        """
         if self.tree.ports > self.ports or self.routing.mode == "ecmp":  # a hash distinguishes all endpoints
             return endpoint, endpoint
         place = self.tree.leaves.place(endpoint)
@@ -171,7 +178,7 @@ class FatTreeHops(Wired):
         return leaf, leaf if self.adaptive else leaf * uplinks + place.port % uplinks
 
     def segments(self) -> list[RouteSegment]:
-        """Return each level's up- and down-links under D-mod-k, if every node has one leaf per rail and no link is dead."""
+        """Return two segments per level (up, down) for D-mod-k, if nodes have one leaf per rail and no link is dead; else []."""
         leaves = self.tree.leaves
         if not leaves.nics or self.routing.mode != "dmodk" or self.dead is not None:
             return []
@@ -181,7 +188,10 @@ class FatTreeHops(Wired):
         return self._dmodk_segments(place, self.classes(endpoint)[1]) if (leaf == leaf[:, :1]).all() else []
 
     def _dmodk_segments(self, place: Place, down: Ints) -> list[RouteSegment]:
-        """Return the segments of D-mod-k's routes, up and down, for each endpoint as the destination."""
+        """Return the segments of D-mod-k's routes, up then down, level by level.
+
+        place: position of each endpoint. down: class of each endpoint as a destination (both: endpoints).
+        """
         # `_walk` from the destination alone, for all endpoints at once: D-mod-k's choices never depend on the source
         segments = list[RouteSegment]()
         plane, port = place.port * 0, place.port
@@ -199,7 +209,10 @@ class FatTreeHops(Wired):
         return segments
 
     def above(self) -> list[tuple[Ints, Ints]] | None:
-        """Return the bundles above each endpoint, if adaptive routing makes each bundle one link and every NIC has one port."""
+        """Return (link up, link down) above each endpoint, level by level (each: endpoints), if each is an adaptive bundle.
+
+        Return None for other routing, several planes or dead links.
+        """
         leaves = self.tree.leaves
         if not self.adaptive or leaves.planes > 1 or self.dead is not None:
             return None
@@ -216,7 +229,7 @@ class FatTreeHops(Wired):
         return endpoint + self.tree.vertices[-1] if self.tree.ports else leaves.number(leaves.place(endpoint))
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices at the two ends of cables of a level, or of NIC ports (part 0)."""
+        """Return (lower vertex, upper vertex) of cables of level `part` - 1, or of NIC ports (part 0)."""
         tree = self.tree
         if part == 0:
             endpoint, plane = np.divmod(cable, tree.leaves.planes)
@@ -231,13 +244,13 @@ class FatTreeHops(Wired):
         return low, tree.vertices[part] + level.above(group) * tree.planes(part) + above
 
     def name(self, vertex: int) -> str:
-        """Return the name of a vertex."""
+        """Return the name of a vertex, such as `leaf[3]`, or `ports[5]` for NIC 5 with several ports."""
         tier = bisect_right(self.tree.vertices, vertex) - 1
         names = *(ports.name for ports in self.tree.tiers), "ports"
         return f"{names[tier]}[{vertex - self.tree.vertices[tier]}]"
 
     def without(self, dead: Mask) -> FatTreeHops:
-        """Return the paths around dead links. Raises UnreachableError if a pair of leaves has no path left."""
+        """Return the paths around the links in the mask `dead`. Raises UnreachableError if a pair of leaves has no path left."""
         routes = replace(self, dead=dead)
         for below, reached in self._touched(dead):
             a, b = np.repeat(below, len(reached)), np.tile(reached, len(below))
@@ -246,7 +259,7 @@ class FatTreeHops(Wired):
         return routes
 
     def _touched(self, dead: Mask) -> Iterator[tuple[Ints, Ints]]:
-        """Yield pairs (endpoints below a dead link, endpoints to reach): one per leaf, and all that lost a port."""
+        """Yield (endpoints below a dead link, endpoints that they must still reach); one endpoint stands for its leaf."""
         leaves = self.tree.leaves
         place = leaves.place(np.arange(leaves.endpoints))
         ports = np.flatnonzero(dead[: 2 * self.tree.ports]) % max(self.tree.ports, 1) // leaves.planes
@@ -260,7 +273,7 @@ class FatTreeHops(Wired):
             yield np.array([endpoint]), endpoints[(network == place.network[endpoint]) & (endpoints != endpoint)]
 
     def _groups(self, dead: Mask) -> Iterator[tuple[int, int, int]]:
-        """Yield (level, network in its plane, lower group) of each dead link between switches."""
+        """Yield (index of the level, network in its plane, lower group) of each dead link between switches."""
         for t, (level, first) in enumerate(zip(self.tree.levels, self.firsts[1:], strict=False)):
             end = self.firsts[t + 2]
             links_per_group = 1 if self.adaptive else level.planes * level.ports
@@ -270,7 +283,10 @@ class FatTreeHops(Wired):
 
 
 def _choice(level: Level, port: Ints, key: UInts | None, shift: int) -> tuple[Ints, Ints]:
-    """Return each route's uplink port (hashed from `key`, or `port` modulo the ports) and a number that picks a cable down."""
+    """Return (uplink port, number that picks a cable down) of each route: from the hash `key`, or from `port` without one.
+
+    shift: number by which the choice moves on from the preferred one.
+    """
     if key is None:
         chosen = divide(port + shift, level.ports)[1]
         return chosen, chosen // level.spread + shift // level.ports
@@ -280,12 +296,12 @@ def _choice(level: Level, port: Ints, key: UInts | None, shift: int) -> tuple[In
 
 
 def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) -> Ints:
-    """Return the index of the cable at a port of a level, in arrays of one element per route."""
+    """Return the index of the cable at each `port` of switch `plane` in a lower `group` of a `network` (routes,)."""
     return ((network * level.groups + group) * level.planes + plane) * level.ports + port
 
 
 def route_hash(source: Ints, destination: Ints, queue: Ints, seed: int) -> UInts:
-    """Return a 64-bit hash of source, destination and queue pair."""
+    """Return a 64-bit hash of source, destination and queue pair for each route; another `seed` gives other hashes."""
     a, b, c = (x.astype(np.uint64) for x in (source, destination, queue))
     return splitmix(splitmix(splitmix(a + np.uint64(seed << 32)) ^ b) ^ c)
 

@@ -52,7 +52,7 @@ class Level(NamedTuple):
         return self.ports * -(-self.ports // self.spread)
 
     def above(self, group: Ints) -> Ints:
-        """Return the upper groups of lower groups; both are numbered network after network."""
+        """Return the upper group of each lower `group`; both are numbered network after network."""
         network, local_group = np.divmod(group, self.groups)
         upper: Ints = network * -(-self.groups // self.pod) + local_group // self.pod
         return upper
@@ -101,7 +101,7 @@ class Leaves(NamedTuple):
         return place.network * self.total + place.leaf
 
     def place(self, endpoint: Ints, plane: Ints | int = 0) -> Place:
-        """Return the positions of the endpoints' ports in a plane."""
+        """Return the positions of the endpoints' ports in `plane`, one for all or one per endpoint."""
         first = endpoint * 0 + plane * self.parts
         if not self.rails:
             leaf, port = divide(endpoint, self.down)
@@ -135,14 +135,14 @@ class Tree(NamedTuple):
         return tuple(accumulate(map(self.switches, range(len(self.tiers))), initial=0))
 
     def switches(self, tier: int) -> int:
-        """Return the number of switches of a tier, 0 being the leaves."""
+        """Return the number of switches of a tier in all networks together; tier 0: the leaves."""
         if tier == 0:
             return self.leaves.total * self.leaves.networks
         below = self.levels[tier - 1]
         return -(-below.groups // below.pod) * self.planes(tier) * self.leaves.networks
 
     def planes(self, tier: int) -> int:
-        """Return the number of switches in one group of a tier."""
+        """Return the number of switches in one group of a tier; 1 for tier 0, as each leaf is a group."""
         return self.levels[tier - 1].planes // self.levels[tier - 1].merge * self.levels[tier - 1].spread if tier else 1
 
 
@@ -163,7 +163,10 @@ def leaves_of(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
 
 
 def _rails(cluster: NodeSpecs, spec: FatTree) -> int:
-    """Return the number of rails; if nodes differ in NICs, a node may have several NICs on a rail."""
+    """Return the number of rails, for `rails: optimized` the greatest common divisor of the NICs per node.
+
+    Raises ConfigError if a stated number does not divide the NICs of each node.
+    """
     rails = gcd(*cluster.nic_counts) if spec.rails == "optimized" else int(spec.rails)
     for nics in cluster.nic_counts:
         if nics % rails:
@@ -173,7 +176,7 @@ def _rails(cluster: NodeSpecs, spec: FatTree) -> int:
 
 
 def _unit(cluster: NodeSpecs, spec: FatTree, tier: Ports, rails: int) -> int:
-    """Return the number of NICs of a rail that share a set of leaves."""
+    """Return the number of NICs of a rail that share a set of leaves. Raises ConfigError if a `scalable_unit` does not fit."""
     if len(cluster.nic_counts) > 1:
         if spec.scalable_unit is not None:
             what = f"the nodes that share leaves have {either(cluster.nic_counts)} NICs; drop it, and NICs fill leaves in order"
@@ -188,7 +191,10 @@ def _unit(cluster: NodeSpecs, spec: FatTree, tier: Ports, rails: int) -> int:
 
 
 def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves, even: bool) -> Iterable[Level]:
-    """Yield the levels above the leaves. Raises ConfigError if a tier has too few ports to join the groups below it."""
+    """Yield the levels above the leaves. `even`: a lower switch has equally many cables to each upper switch, if possible.
+
+    Raises ConfigError if a tier has too few ports to join the groups below it.
+    """
     groups, span, planes = leaves.total, 1, 1
     if len(tiers) == 1 and groups > 1:
         switches = groups * leaves.networks
@@ -221,7 +227,10 @@ def _pod(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], t: int, gr
 
 
 def _spread(pod: int, up: int, down: int, planes: int) -> tuple[int, int]:
-    """Return (planes that share upper switches, number of these switches), without unused ports if possible."""
+    """Return (planes that share upper switches, number of these switches), without unused ports if possible.
+
+    pod: lower groups per upper group. up: uplinks per lower switch. down: ports down per upper switch. planes: per lower group.
+    """
     # `merge` planes have pod·up·merge cables up. They fill whole switches of `down` ports only if that is a multiple of `down`,
     # so merge is a multiple of down / gcd(pod·up, down). Each lower switch must reach each of those upper switches by an uplink.
     step = down // gcd(pod * up, down)
@@ -307,7 +316,10 @@ def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tupl
 
 
 def _split(cluster: NodeSpecs, radix: int, ratio: float, at: Loc) -> tuple[int, Fraction]:
-    """Return (most ports down, exact ratio) of a switch with `ratio` ports down per port up. Raises ConfigError if none fit."""
+    """Return (largest number of ports down, exact ratio) of a switch of `radix` ports with `ratio` ports down per port up.
+
+    Raises ConfigError at position `at` of the file if no such split is close enough.
+    """
     up = max(1, int(radix / (1 + ratio) * (1 + ROUNDED)))
     exact_ratio = Fraction(ratio).limit_denominator(up)  # 1.4545 is 16 : 11
     most_down = radix // (exact_ratio.numerator + exact_ratio.denominator) * exact_ratio.numerator

@@ -75,7 +75,10 @@ class _Parts:
             raise self.error(f"faults.{self.fault}: {what}")
 
     def degrade(self, name: str, fault: Fault) -> None:
-        """Slow the links called `name`, or cut some of their cables."""
+        """Set the capacity of link `name`, such as `nic[3]`, to `fault.rate` bytes/s, or remove cables, in each direction named.
+
+        Raises ConfigError if the link does not exist or the fault does not fit it.
+        """
         key = f"faults.{self.fault}"
         if (fault.rate is None) != fault.dead or fault.slowdown is not None:
             raise self.error(f"{key}: a link needs a `rate`, its usable bytes/s, or `dead: true`, and nothing else")
@@ -107,7 +110,10 @@ class _Parts:
             raise self.error(f"faults.{self.fault}.rate: {scaled(rate, 'B/s')} {what}", "rate")
 
     def _links(self, text: str) -> list[tuple[LinkTier, int]]:
-        """Return (tier, index of the link) of a fault's `link` in each direction. Raises ConfigError if there is no such link."""
+        """Return (tier, index in it) of the link `text` in each direction: `nic[3]` means `nic-up[3]` and `nic-down[3]`.
+
+        Raises ConfigError if there is no such link.
+        """
         match = _LINK.fullmatch(text)
         name, index = (match[1], int(match[2])) if match else (text, 0)
         tiers = [t for t in self.topology.tiers if t.name in {name, f"{name}-up", f"{name}-down"}]
@@ -121,7 +127,7 @@ class _Parts:
         return [(tier, index) for tier in tiers]
 
     def slow(self, fault: Fault) -> None:
-        """Slow a GPU or the GPUs of a node, or mark a node as dead."""
+        """Slow a GPU or the GPUs of a node, or mark a node as dead; a dead GPU kills its node. Raises ConfigError if invalid."""
         topology, at = self.topology, f"faults.{self.fault}"
         if (fault.slowdown is None) != fault.dead or fault.rate is not None or fault.cables is not None:
             raise self.error(f"{at}: a node or a GPU needs a `slowdown`, like 1.1, or `dead: true`, and nothing else")
@@ -164,7 +170,7 @@ def _rerouted(parts: _Parts) -> Topology:
 
 
 def _fault_counts(parts: _Parts) -> dict[str, float]:
-    """Return the number of dead cables by direction (`dead_up`, `dead_down`) and of slow links (`slow_links`), without zeros."""
+    """Return the numbers above 0 of dead cables by direction (`dead_up`, `dead_down`) and of slow links (`slow_links`)."""
     original, lost_counts = parts.topology, {"dead_up": 0.0, "dead_down": 0.0}
     for tier in original.tiers:
         lost = (original.cables - parts.cables)[tier.span].sum()
@@ -175,7 +181,10 @@ def _fault_counts(parts: _Parts) -> dict[str, float]:
 
 
 def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
-    """Return the GPUs of nodes that lost a NIC and are not `gone`, and for each of them a GPU in another node."""
+    """Return the GPUs of live nodes with a dead NIC, and for each of them a GPU in another node (both: pairs).
+
+    dead: mask of links. gone: mask of dead nodes. Both are empty without NICs.
+    """
     nics = [tier.span for tier in topology.tiers if tier.name in ("nic-up", "nic-down")]
     if not nics:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -186,7 +195,7 @@ def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
 
 
 def _remaining(topology: Topology, parts: _Parts) -> Topology:
-    """Return the topology without dead nodes, as a job sees it."""
+    """Return the topology without dead nodes, the others renumbered. Raises ConfigError if no node is left."""
     if not parts.dead.any():
         return topology
     alive = np.flatnonzero(~parts.dead)
@@ -210,9 +219,9 @@ def _remaining(topology: Topology, parts: _Parts) -> Topology:
 
 
 def counts_with_faults(sound: Topology, capacity: Floats) -> Mapping[str, float]:
-    """Return `bisection` (bytes/s) and `oversubscription` with links of `capacity` bytes/s (0 if dead).
+    """Return {`bisection`: bytes/s, `oversubscription`: ratio} with links of `capacity` bytes/s (links,), 0 if dead.
 
-    If a link between nodes has a fault and the kind's cut is not known link by link, returns {"unfaulted": 1.0} instead.
+    Return {} without a bisection or a fault between nodes, and {"unfaulted": 1.0} if the kind's cut is not known link by link.
     """
     first = next((tier.first for tier in sound.tiers if tier.name == "nic-up"), len(capacity))
     if "bisection" not in sound.counts or np.array_equal(sound.capacity[first:], capacity[first:]):
@@ -225,7 +234,10 @@ def counts_with_faults(sound: Topology, capacity: Floats) -> Mapping[str, float]
 
 
 def _tree_counts(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, float]:
-    """Return `bisection` and `oversubscription` of a tree by its narrowest tier; each tier keeps the share its links carry."""
+    """Return `bisection` and `oversubscription` of a tree by its narrowest tier: its rate times the share that faults leave.
+
+    named: names of the tiers of switches, the leaves first.
+    """
     rate, shares = dict[str, float](), dict[str, float]()
     for tier in sound.tiers:
         if tier.links:
@@ -239,7 +251,10 @@ def _tree_counts(sound: Topology, capacity: Floats, named: list[str]) -> Mapping
 
 
 def _graph_counts(sound: Topology, capacity: Floats, first: int) -> Mapping[str, float]:
-    """Return `bisection` and `oversubscription` by the largest flow from the first half of the nodes to the second."""
+    """Return `bisection` and `oversubscription` by the largest flow from the first half of the nodes to the second.
+
+    capacity: bytes/s of each link with its faults (links,). first: number of the first link of a NIC.
+    """
     nics = int(sound.counts["nics"])
     half = int(sound.numbering.first_nic[sound.nodes // 2])
     line_rates = capacity.copy()  # cables of the NICs, as in a graph without faults, and not the limit of PCIe
@@ -276,5 +291,5 @@ def factors(jitter: Jitter, gpus: int, draw: int) -> Floats:
 
 
 def is_constant(jitter: Jitter | None) -> bool:
-    """Return whether all steps take equal times."""
+    """Return whether GPU speeds do not vary between steps."""
     return jitter is None or not (jitter.cv or (jitter.stragglers is not None and jitter.stragglers.share))

@@ -24,12 +24,15 @@ CORE: Annotated[float, Declared("B/s")] = 10e9
 
 
 def with_host_links(topology: Topology) -> Topology:
-    """Return a cluster with links to the memory of its hosts; GPUs that reach each other over PCIe share its links with them."""
+    """Return the cluster with links between GPUs and the memory of their hosts. Raises InputError if a host is not known.
+
+    Where GPUs reach each other over PCIe, copies to the host use the same links.
+    """
     return topology.cache.once("hosted", lambda: _with_host_links(topology)) if topology.hosts is None else topology
 
 
 def _with_host_links(topology: Topology) -> Topology:
-    """Return the topology with links between each GPU's slot and the memory of its host."""
+    """Return the topology with new links between each GPU's slot and the memory of its host, numbered after all others."""
     node, local = topology.numbering.split(np.arange(topology.gpus))
     facts = _host_facts(topology, topology.numbering.first[:-1])
     first = local % np.array([host.shared for host in facts])[node] == 0  # number of GPUs per slot
@@ -72,7 +75,7 @@ def _with_host_links(topology: Topology) -> Topology:
 
 
 def _host_facts(topology: Topology, gpus: Ints) -> list[HostFacts]:
-    """Return the facts of the host of each given GPU. Raises InputError if a node has no known host."""
+    """Return the facts of the host of each of `gpus`. Raises InputError if a node has no known host."""
     optional_hosts = [topology.kinds[kind].facts.host for kind in topology.kind_of(gpus).tolist()]
     if None in optional_hosts:
         raise InputError("offloading needs nodes whose host is known; give the topology as YAML")
@@ -80,7 +83,10 @@ def _host_facts(topology: Topology, gpus: Ints) -> list[HostFacts]:
 
 
 def host_with_least_room(topology: Topology, gpus: Ints, bytes_per_gpu: Sequence[float]) -> tuple[float, float]:
-    """Return (bytes needed, bytes available) of the fullest host. each: bytes per GPU, for equal consecutive parts of `gpus`."""
+    """Return (bytes needed, bytes of memory) of the host with the highest use of its memory.
+
+    bytes_per_gpu: bytes of one GPU in each of several equal, consecutive parts of `gpus`.
+    """
     node = topology.numbering.node_of(gpus)
     needed = np.bincount(node, np.repeat(bytes_per_gpu, len(gpus) // len(bytes_per_gpu)), topology.nodes)
     available = np.array([host.memory for host in _host_facts(topology, topology.numbering.first[:-1])])
@@ -89,9 +95,10 @@ def host_with_least_room(topology: Topology, gpus: Ints, bytes_per_gpu: Sequence
 
 
 def transfer(topology: Topology, way: str, gpus: Ints, threads: int | None) -> tuple[Floats, Floats, Ints, Floats]:
-    """Return columns of copies in direction `way`, or of updates (`memory`): seconds, bytes/s, links, weights (GPUs, links).
+    """Return columns of copies in direction `way` (`up`: to the host, `down`), or of optimizer updates there (`memory`).
 
-    threads: number for an update; None: each GPU's share of its node's cores.
+    They are: latency in seconds (GPUs,), largest bytes/s (GPUs,), links and bytes on each per byte moved (both: GPUs, links).
+    threads: CPU threads of an update; None: each GPU's share of its node's cores.
     """
     links: Ints = getattr(topology.hosts, way)[gpus]
     facts = _host_facts(topology, gpus)

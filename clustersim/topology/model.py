@@ -144,7 +144,7 @@ class NodeFacts(NamedTuple):
     host: HostFacts | None = None
 
     def rings(self, gpus: tuple[int, ...]) -> Rings | None:
-        """Return the rings over some GPUs of a node whose pairs have different connections; None if all are equal."""
+        """Return NCCL's rings over some GPUs of a node (indices in it); None if all their pairs have equal connections."""
         if len(gpus) < 2 or not (self.pairs or self.island):
             return None
         if self.island:
@@ -153,7 +153,7 @@ class NodeFacts(NamedTuple):
         return Rings(len(orders), tuple(dict.fromkeys(orders)))
 
     def within(self, joined: Rings | None) -> NodeFacts:
-        """Return the figures of a communicator over these rings: with fewer links, or only PCIe."""
+        """Return the figures of a communicator over the rings `joined`: fewer links, or only PCIe. None: these figures."""
         if joined is None:
             return self
         if not joined.links:
@@ -283,7 +283,7 @@ class Topology:
     @property
     def gpus_per_node(self) -> int:
         """GPUs per node; if nodes differ, the greatest common divisor: 4 for nodes of 4 and 8."""
-        return self.numbering.filled_by()
+        return self.numbering.common_width()
 
     @property
     def kinds(self) -> tuple[Pool, ...]:
@@ -300,7 +300,7 @@ class Topology:
         return max(kind.gpu.memory for kind in self.kinds)
 
     def counted(self, gpus: Ints | None = None) -> list[tuple[Gpu, int]]:
-        """Return (GPU, number) of each type among `gpus` (default: all)."""
+        """Return (datasheet, number of GPUs) of each type of GPU among `gpus` (default: all), without types that are absent."""
         of = self.kind_of(np.arange(self.gpus) if gpus is None else gpus)
         counts = np.bincount(of, minlength=len(self.kinds)).tolist()
         by_gpu: dict[str, tuple[Gpu, int]] = {}
@@ -315,7 +315,7 @@ class Topology:
         return " + ".join(f"{count:,} × {gpu.name}" for gpu, count in self.counted())
 
     def node_types(self) -> list[tuple[Gpu, int, int]]:
-        """Return (GPU, GPUs per node, number of nodes) of each node type."""
+        """Return (datasheet of the GPU, GPUs per node, number of nodes) of each node type."""
         first = self.numbering.first
         pairs = np.stack([self.kind_of(first[:-1]), np.diff(first)], axis=1)
         types = zip(*(rows.tolist() for rows in np.unique(pairs, axis=0, return_counts=True)), strict=True)
@@ -340,9 +340,9 @@ class Topology:
         return self.router(np.asarray(source, np.int64), np.asarray(destination, np.int64))
 
     def up_to_nics(self) -> Topology | None:
-        """Return the cluster without the links between switches and their latency, if these can never be a bottleneck; else None.
+        """Return the cluster whose routes leave out the links between switches and their latency.
 
-        None if they can, or it is unknown.
+        Return None if these links can be a bottleneck, or if it is unknown.
         """
 
         def found() -> Topology | None:
@@ -388,7 +388,7 @@ class Topology:
         return self.cache.once("classes", lambda: find_classes(self.gpus, len(self.capacity)))
 
     def link_name(self, link: int) -> str:
-        """Return the name of a link: its tier and its index there, such as `leaf-up[17]`."""
+        """Return the name of a link, its tier and index there: `leaf-up[17]`. Raises IndexError for an unknown number."""
         for tier in self.tiers:
             if tier.first <= link < tier.first + tier.links:
                 return f"{tier.name}[{link - tier.first}]"

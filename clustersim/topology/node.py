@@ -20,7 +20,7 @@ _WIRED = KINDS_OF["links_per_peer"]
 
 
 def inner_network(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide, list[LinkRange]]:
-    """Return the routes between GPUs of a node, and the links, type after type and node after node.
+    """Return the routes between GPUs of a node, and the ranges of links of all nodes, type after type.
 
     A grid's lines stay inside nodes; crossbars may differ in size; pairs, islands and different node types are graphs.
     """
@@ -63,7 +63,7 @@ class _Crossbars(Lattice):
 
 
 def dims(cluster: NodeSpecs) -> tuple[Dim, ...]:
-    """Return the grid dimensions that connect the GPUs of a node."""
+    """Return the grid dimensions that connect the GPUs of a node; a switch or PCIe is one dimension with a crossbar."""
     scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     delay = PCIE_LATENCY if scale_up.kind == "none" else NVLINK_LATENCY
     delay = delay if scale_up.latency is None else scale_up.latency
@@ -144,7 +144,7 @@ def _excessive(cluster: NodeSpecs) -> Iterator[tuple[str, str]]:
 
 
 def merge_types(types: Sequence[NodeSpecs]) -> NodeSpecs:
-    """Return the nodes of all types, one type after the other; equal adjacent types are merged."""
+    """Return the nodes of all types as one cluster, one type after the other; equal adjacent types are merged."""
     merged: list[NodeSpecs] = []
     for pool in types:
         if merged and (merged[-1].node, merged[-1].gpu) == (pool.node, pool.gpu):

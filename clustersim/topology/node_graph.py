@@ -82,7 +82,7 @@ class NodeGraph(Wired):
             yield LinkRange(name, *(np.tile(values, self.nodes) for values in figures))
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from each source GPU to its destination in the same node (pairs, width)."""
+        """Return the links from each source GPU to its destination in the same node (pairs, width); -1 fills shorter ones."""
         node, a = np.divmod(source - self.first_gpu, self.gpus)
         local = self.table[a, (destination - self.first_gpu) % self.gpus]
         counts = np.array([len(wires) for wires in self.links])
@@ -104,7 +104,7 @@ class NodeGraph(Wired):
         return endpoint - self.first_gpu
 
     def wires(self, link: Ints) -> tuple[Ints, Ints]:
-        """Return (start vertices, end vertices) of links."""
+        """Return (start vertices, end vertices) of links, which are numbered from 0 in these nodes."""
         (names, local), counts = self._vertices, np.array([len(wires) for wires in self.links])
         kind = np.searchsorted(self.firsts, link, side="right") - 1
         node, place = np.divmod(link - np.array(self.firsts)[kind], counts[kind])
@@ -141,7 +141,7 @@ class SideBySide(Hops):
             yield from part.ranges()
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from each source GPU to its destination in the same node (pairs, width)."""
+        """Return the links from each source GPU to its destination in the same node (pairs, width); -1 fills shorter ones."""
         routes = np.full((len(source), max(part.table.shape[2] for part in self.parts)), -1, np.int64)
         part_of = np.searchsorted([part.first_gpu for part in self.parts], source, side="right") - 1
         for index, part in enumerate(self.parts):
@@ -171,7 +171,7 @@ def place_nodes(graphs: Sequence[NodeGraph], counts: Sequence[int]) -> NodeGraph
 
 
 def graph_of_lattice(lattice: Lattice, gpus: int) -> NodeGraph:
-    """Return the graph of a node whose GPUs form a grid."""
+    """Return the graph of one node of `gpus` GPUs that `lattice`, a grid of one node, connects."""
     ranges, first, links = list(lattice.ranges()), 0, []
     for part in ranges:
         figures = zip(part.capacity.tolist(), part.latency.tolist(), part.cables.astype(int).tolist(), strict=True)
@@ -182,7 +182,7 @@ def graph_of_lattice(lattice: Lattice, gpus: int) -> NodeGraph:
 
 
 def graph_of_node(cluster: NodeSpecs) -> NodeGraph | None:
-    """Return the graph of a node whose GPUs are connected by pairs, islands, or PCIe with several parts; None for others."""
+    """Return the graph of one node whose GPUs are connected by pairs, islands, or PCIe with several parts; None for others."""
     scale_up, host, gpus = cluster.node.scale_up, cluster.node.host, cluster.node.gpus.count
     direct = cluster.gpu.peer_to_peer
     sockets = host.sockets or (1 if direct or gpus <= 4 else 2)
@@ -198,7 +198,7 @@ def graph_of_node(cluster: NodeSpecs) -> NodeGraph | None:
 
 
 def _links(scale_up: ScaleUp, gpus: int) -> dict[str, list[Wire]]:
-    """Return {range: links of a node's GPUs}: links between pairs, or from the GPUs of each island to its switch."""
+    """Return {`nvlink-up`, `nvlink-down`: links of a node between pairs, or of GPUs and their island's switch}; {} without."""
     rate = (scale_up.link or 0.0) * scale_up.payload_efficiency
     delay = NVLINK_LATENCY if scale_up.latency is None else scale_up.latency
     if scale_up.kind in ("pairs", "mesh"):
@@ -279,7 +279,7 @@ def _reached(wires: Sequence[tuple[int, Wire]], start: str) -> dict[str, list[li
 
 
 def most_links(scale_up: ScaleUp, gpus: int) -> int:
-    """Return the largest number of links of any GPU of a node."""
+    """Return the largest number of NVLinks, or links like it, of any GPU of a node; 0 if GPUs only have PCIe."""
     if scale_up.kind == "none":
         return 0
     if scale_up.kind == "pairs":
@@ -315,7 +315,10 @@ def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> 
 
 
 def _ring(links_left: Ints) -> list[int] | None:
-    """Return a ring over all vertices along remaining links, preferring pairs with the most links; None if there is none."""
+    """Return the vertices of a ring over all, in order, preferring pairs with the most links; None if none is found.
+
+    links_left: number of unused links of each pair (GPUs, GPUs).
+    """
     path, choices = [0], [iter(_next(links_left, [0]))]
     for _ in range(TRIED):
         following = next(choices[-1], None)
@@ -333,6 +336,6 @@ def _ring(links_left: Ints) -> list[int] | None:
 
 
 def _next(links_left: Ints, path: Sequence[int]) -> list[int]:
-    """Return the GPUs that a path can go on to, those with the most bandwidth left first, then by index."""
+    """Return the GPUs not on `path` that it can go on to: first those with the most links left, then by index."""
     links = links_left[path[-1]]
     return sorted((v for v in range(len(links)) if links[v] > 0 and v not in path), key=lambda v: (-links[v], v))

@@ -48,7 +48,7 @@ class Numbering:
         return self.before or self
 
     def node_of(self, gpus: Ints) -> Ints:
-        """Return the node of each GPU."""
+        """Return the node of each of `gpus`."""
         return divide(gpus, self.width)[0] if self.node is None else self.node[gpus]
 
     def split(self, gpus: Ints) -> tuple[Ints, Ints]:
@@ -58,7 +58,7 @@ class Numbering:
         node = self.node[gpus]
         return node, gpus - self.first[node]
 
-    def filled_by(self, gpus: int | None = None) -> int:
+    def common_width(self, gpus: int | None = None) -> int:
         """Return the greatest common divisor of the GPUs per node, over the nodes of the first `gpus` GPUs (default: all)."""
         if self.width:
             return self.width
@@ -104,6 +104,6 @@ def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
 
 
 def _numbering(width: int, gpus: Ints, nic: Ints, before: Numbering | None = None) -> Numbering:
-    """Return the numbering, given the GPUs of each node."""
+    """Return a numbering. gpus: number of GPUs of each node. nic: NIC of each GPU. width, before: as in Numbering."""
     first, node = offsets(gpus), None if width else np.repeat(np.arange(len(gpus)), gpus)
     return Numbering(width, first, nic, nic[first[:-1]], node, before)

@@ -19,13 +19,13 @@ from clustersim.topology.numbering import Numbering
 from clustersim.topology.specs import BuiltFabric
 
 InnerNetwork = Lattice | NodeGraph | SideBySide
-"""Types that find routes inside nodes."""
+"""Routes between GPUs of the same node."""
 _ROUNDED = 1 + 1e-12
 _BATCH = 1 << 13  # number of pairs whose arrays fit into the CPU cache
 
 
 def router(numbering: Numbering, inner: InnerNetwork, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
-    """Return the router of GPUs over the links numbered by `assemble`; `latency` is in seconds (links,)."""
+    """Return the router of GPUs over the links numbered by `assemble`. network: None for one node. latency: seconds (links,)."""
     owner, padded = numbering.owners(), np.append(latency, 0.0)
     first, network_routes = inner.firsts[-1], network.hops if network else _nowhere
     hops = network_routes if isinstance(network_routes, Hops) else FunctionHops(network_routes)
@@ -34,7 +34,7 @@ def router(numbering: Numbering, inner: InnerNetwork, network: BuiltFabric | Non
 
 
 def concatenated(parts: Sequence[Routes]) -> Routes:
-    """Return the routes of all parts, one after the other."""
+    """Return the routes of all parts as one, in order. parts: at least one."""
     if len(parts) == 1:
         return parts[0]
     start = offsets(np.concatenate([np.diff(part.start) for part in parts]))
@@ -109,7 +109,7 @@ class GpuRouter(Router):
         return self._routes(np.concatenate([node_links, outside], axis=1) if node_links.shape[1] else outside, shares)
 
     def _shares(self, hops: Ints) -> Floats:
-        """Return the share of the bytes in each column: one row for all pairs if each uses every path, else one row per pair."""
+        """Return the share of a pair's bytes in each column: (width,) if every pair uses all paths, else (pairs, width)."""
         step = max(1, hops.shape[1] // self.paths)  # the first column of each path says whether a pair has it
         paths = self.paths if self.paths == 1 else counted(hops[:, ::step] >= 0)
         if np.all((paths == 0) | (paths == self.paths)):
@@ -117,7 +117,10 @@ class GpuRouter(Router):
         return np.broadcast_to(1 / np.maximum(paths, 1)[:, np.newaxis], hops.shape)
 
     def _alive(self, lost: Mask, away: Mask, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-        """Return NICs of the same rail that work at both ends: a pair with a dead NIC moves to the next rail."""
+        """Return the NICs (`start`, `end`) of each pair; a pair of nodes (`away`) with a dead NIC moves to the next NIC at both.
+
+        lost: mask of dead NICs. Raises UnreachableError if a pair has no two live NICs on one rail.
+        """
         start, end = start.copy(), end.copy()
         # a dead NIC is replaced by the next one of its rails, or of its node; the first follows the last
         begin = np.arange(0, self.endpoints, self.rails) if self.rails > 1 else self.numbering.first_nic
@@ -135,7 +138,10 @@ class GpuRouter(Router):
         raise no_route_error(*(f"node {node}" for node in nodes))
 
     def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats]:
-        """Return the links of each route from NIC to NIC, with those of the NICs, and the share of its bytes on each link."""
+        """Return the links of each route from `nic` to `to_nic`, both NICs' included (pairs, width), and the share on each.
+
+        The shares have the same shape, or (width,) if they are equal for all pairs.
+        """
         hops, parts = self.hops.spread(nic, to_nic)
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic
@@ -148,7 +154,7 @@ class GpuRouter(Router):
         return columns, np.concatenate([all_bytes, parts, all_bytes], axis=-1)
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
-        """Return routes with latencies from columns of links (-1: none) and the share of traffic on each."""
+        """Return the routes of `columns` of links (pairs, width; -1: none), with the `share` of bytes of each pair or column."""
         used = columns >= 0
         start = offsets(counted(used))
         # almost always: `ones` is then one number that all links share, without memory
@@ -187,7 +193,10 @@ class GpuRouter(Router):
         return equal and self.hops is _NO_HOPS and self.lost is None
 
     def up_to_nics(self, capacity: Floats) -> GpuRouter | None:
-        """Return the routes up to the NICs, if all NICs together cannot fill a link between switches; else None."""
+        """Return routes that end at the NICs, if all NICs together cannot fill a link between switches; else None.
+
+        capacity: bytes/s of each link (links,).
+        """
         first, nics = self.first + 2 * self.endpoints, capacity[self.first :][: 2 * self.endpoints]
         above = self.hops.above()
         if above is None:
@@ -200,7 +209,10 @@ class GpuRouter(Router):
         return replace(self, hops=_NO_HOPS, paths=1)
 
     def without(self, dead: Mask) -> GpuRouter:
-        """Return the router that avoids dead links. Raises UnreachableError if a pair has no route left."""
+        """Return the router that avoids the links in the mask `dead`. Raises UnreachableError if they cut a vertex off.
+
+        Nodes without live NICs on one rail raise it only when a route between them is computed.
+        """
         nic, network = self.first, self.first + 2 * self.endpoints
         lost = dead[nic : nic + self.endpoints] | dead[nic + self.endpoints : network]
         parts = (self.inner, dead[:nic]), (self.hops, dead[network:])

@@ -58,7 +58,7 @@ class NodeSpecs:
 
     @property
     def nics(self) -> int:
-        """NICs per node. Raises ConfigError if nodes differ, for kinds of fabric that do not support it."""
+        """NICs per node. Raises ConfigError if nodes have different numbers, for kinds of fabric that do not support it."""
         counts = self.nic_counts
         if len(counts) > 1:
             few = f"{self.fabric.get('kind')} needs as many NICs on every node, and the pools have {either(counts)}"
@@ -77,7 +77,7 @@ class NodeSpecs:
         return sum(pool.nodes * pool.nics for pool in self.parts)
 
     def by_endpoint(self, figure: Callable[[NodeSpecs], float]) -> Floats | float:
-        """Return a figure of NICs, which `of` reads from a node type: one for all, or one per endpoint if types differ."""
+        """Return `figure(node type)` as one number for all NICs, or, if there are several types, for each NIC (endpoints,)."""
         if not self.pools:
             return figure(self)
         return np.repeat([figure(pool) for pool in self.pools], [pool.endpoints for pool in self.pools])
@@ -104,7 +104,7 @@ class NodeSpecs:
 
     @property
     def nic_of(self) -> Ints:
-        """Index of the NIC of each GPU of a node (GPUs,)."""
+        """Index in its node of the NIC of each GPU of a node (GPUs,); 0 without NICs."""
         local, nics = np.arange(self.node.gpus.count), max(self.nics, 1)
         shared = self.node.nics is not None and self.node.nics.attach == "shared"
         return local % nics if shared else local * nics // len(local)
@@ -124,7 +124,7 @@ class NodeSpecs:
             raise self.error(("fabric", *key), f"{many}; use {remedy}")
 
     def section(self, spec: type[S], **defaults: object) -> S:
-        """Return the `fabric` section parsed as `spec`. Raises ConfigError for an invalid key, or if the nodes have no NICs."""
+        """Return the `fabric` section parsed as `spec`, with `defaults` for missing keys. Raises ConfigError without NICs too."""
         section = validate(spec, self.document, {**defaults, **self.fabric}, ("fabric",))
         if self.node.nics is None:
             raise self.error((*self.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")

@@ -41,7 +41,7 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 def _hops(cluster: NodeSpecs, spec: Dragonfly) -> _DragonflyHops:
-    """Return the routers and cables of the groups. Raises ConfigError for too many or too few."""
+    """Return the routes of the fabric. Raises ConfigError for more groups than cables reach, too few ports or too many links."""
     most = spec.a * spec.h + 1
     groups = spec.groups or most
     if groups > most:
@@ -73,7 +73,7 @@ def _counts(cluster: NodeSpecs, spec: Dragonfly, built: _DragonflyHops, rate: fl
 
 
 def _fanouts(cluster: NodeSpecs, built: _DragonflyHops) -> tuple[int, ...]:
-    """Return (nodes per group, number of groups), if groups hold whole nodes."""
+    """Return (nodes per group, number of groups) without ones; (nodes,) if groups do not hold whole nodes; () for one node."""
     group_nodes, rest = divmod(built.a * built.p, cluster.nics)
     if rest or group_nodes >= cluster.nodes:
         return (cluster.nodes,) if cluster.nodes > 1 else ()
@@ -110,7 +110,7 @@ class _DragonflyHops(Wired):
         return 0, 2 * self.local_cables, 2 * (self.local_cables + self.global_cables)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from each source to its destination. Parallel global cables alternate by source and destination."""
+        """Return the links (local, global, local) of each pair (pairs, 3), -1: none. Parallel global cables alternate by pair."""
         here, there = self.vertex(source), self.vertex(destination)
         i, k = here // self.a, there // self.a
         columns = np.full((len(here), 3), -1, np.int64)
@@ -125,13 +125,13 @@ class _DragonflyHops(Wired):
         return columns
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the router of each endpoint, combined with the parallel cable that it starts with."""
+        """Return (class as a source, class as a destination): router of each endpoint and its number modulo parallel cables."""
         turns = max(self.between.copies, 1)
         numbers = self.vertex(endpoint) * turns + endpoint % turns
         return numbers, numbers
 
     def _local(self, here: Ints, there: Ints) -> Ints:
-        """Return the link between routers of one group, -1 from a router to itself."""
+        """Return the link from each router `here` to router `there` of its group, -1 from a router to itself."""
         r, s = here % self.a, there % self.a
         cable = here // self.a * (self.a * (self.a - 1) // 2) + pair_number(np.minimum(r, s), np.maximum(r, s))
         return np.where(r == s, -1, cable + np.where(r < s, 0, self.local_cables))

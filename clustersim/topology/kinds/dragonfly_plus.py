@@ -46,7 +46,7 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 def _hops(cluster: NodeSpecs, spec: DragonflyPlus) -> _DragonflyPlusHops:
-    """Return leaves, spines and cables of the groups. Raises ConfigError for too many links."""
+    """Return the routes of the fabric. Raises ConfigError if ports, nodes or groups do not fit, or for too many links."""
     parallel, nodes = _parallel(cluster, spec), _nodes(cluster, spec)
     between = GlobalCables(_groups(cluster, spec, nodes), spec.spines, spec.h)
     slots, lanes, paths = spec.spines * parallel, between.copies, spec.routing.qps
@@ -76,7 +76,7 @@ def _parallel(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
 
 
 def _nodes(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
-    """Return the number of nodes of a full group."""
+    """Return the number of nodes of a full group. Raises ConfigError if `group_nodes` do not fit, or not even one."""
     ports = spec.leaves * spec.p
     if (fit := ports // cluster.nics) < 1:
         few = f"leaves · p = {spec.leaves} · {spec.p} = {ports} ports of a group for {cluster.nics} NICs of a node"
@@ -104,7 +104,7 @@ def _groups(cluster: NodeSpecs, spec: DragonflyPlus, nodes: int) -> int:
 
 
 def _nearest_h(spec: DragonflyPlus, other_groups: int) -> int:
-    """Return the h nearest to the file's whose cables divide evenly over `others` groups, the smaller of two."""
+    """Return the h nearest to the file's with which a group's cables divide evenly among `other_groups`; of two the smaller."""
     step = other_groups // int(np.gcd(spec.spines, other_groups))
     return max(step, (2 * spec.h + step - 1) // (2 * step) * step)
 
@@ -185,7 +185,7 @@ class _DragonflyPlusHops(Wired):
         return 0, 2 * self.leaf_links, 2 * (self.leaf_links + self.global_links)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from each source to its destination, route after route (pairs, width)."""
+        """Return the links from each source to its destination, `paths` routes side by side (pairs, width); -1: none."""
         routes = self.paths
         a, b, route = source.repeat(routes), destination.repeat(routes), np.tile(np.arange(routes), len(source))
         paths = self._paths(a, b, route, 0)
@@ -205,7 +205,10 @@ class _DragonflyPlusHops(Wired):
         return self.around.detoured(paths, rows, source, destination)
 
     def _paths(self, source: Ints, destination: Ints, route: Ints, shift: int) -> Ints:
-        """Return the links (up, global, down) of one route per pair; `shift` is the index of the choice, the best being 0."""
+        """Return the links (up, global, down) of one route per pair (pairs, 3); -1: none.
+
+        route: number of the route. shift: index of the choice in order of preference, from 0.
+        """
         here, there = self.vertex(source), self.vertex(destination)
         i, k = here // self.leaves, there // self.leaves
         lead, copies = self._lead(source, destination, route) + shift, self.between.copies
@@ -224,7 +227,7 @@ class _DragonflyPlusHops(Wired):
         return columns
 
     def _lead(self, source: Ints, destination: Ints, route: Ints) -> Ints:
-        """Return the numbers that choose cables: the route's, the destination's in its group, or a hash of both and the route."""
+        """Return the number that chooses each route's cables: `route` if adaptive, the destination in its group, or a hash."""
         if self.adaptive:
             return route
         if self.routing.mode == "dmodk":
@@ -233,7 +236,7 @@ class _DragonflyPlusHops(Wired):
         return (route_hash(source, destination, route, self.routing.seed) >> np.uint64(2)).astype(np.int64)
 
     def _copy(self, lead: Ints) -> Ints:
-        """Return the index of the cable between two groups; consecutive indices are on different spines."""
+        """Return the index of the cable between two groups that `lead` chooses; consecutive numbers lead to different spines."""
         # copy c leaves by spine (c·(groups-1) + …) // h: adjacent numbers share a spine, so D-mod-k would send adjacent
         # destinations over one spine; in this order they use one cable of every spine before the second of any
         copies = self.between.copies
@@ -242,12 +245,12 @@ class _DragonflyPlusHops(Wired):
         return turn * per_spine + within
 
     def _slot(self, leaf: Ints, spine: Ints, cable: Ints) -> Ints:
-        """Return the index of a leaf's link slot for a cable to a spine: several cables may share one slot."""
+        """Return the index of the link up from each `leaf` for a cable to a `spine`; in a bundle several cables share one."""
         leaf_cables = self.spines * self.parallel
         return leaf * self.slots + (spine * self.parallel + cable) * self.slots // leaf_cables
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the leaf of each endpoint, or the endpoint if routing depends on it; the same around dead links."""
+        """Return (class as a source, class as a destination) of each endpoint: its leaf, or itself if routes depend on it."""
         leaf = self.vertex(endpoint)
         return endpoint if self.routing.mode == "ecmp" else leaf, leaf if self.adaptive else endpoint
 

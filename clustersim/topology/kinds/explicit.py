@@ -26,7 +26,7 @@ SPEC = Explicit
 
 
 def build(cluster: NodeSpecs) -> Topology:
-    """Return the topology of an `explicit` fabric. Raises ConfigError for loops, duplicate links or unconnected parts."""
+    """Return the topology of an `explicit` fabric. Raises ConfigError for invalid cables, separate parts or too many leaves."""
     spec = cluster.section(Explicit)
     check_routing(cluster, spec.routing)
     ports, trunks = _cables_and_trunks(cluster, spec)
@@ -91,7 +91,10 @@ class Port(NamedTuple):
 
 
 def _cables_and_trunks(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]:
-    """Return the cable of each endpoint, and the trunks between switches. Raises ConfigError for loops or loose ends."""
+    """Return the cable of each endpoint, and the trunks between switches.
+
+    Raises ConfigError for loops, duplicate or unknown ends, a second cable of a NIC, and parts without a cable.
+    """
     _check(cluster, spec)
     switches = set(spec.nodes)
     ports: dict[int, Port] = {}
@@ -113,7 +116,7 @@ def _cables_and_trunks(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Por
 
 
 def _plug(cluster: NodeSpecs, link: ExplicitLink, switches: set[str], ports: dict[int, Port], at: Loc) -> None:
-    """Record the NICs' ports of a cable to a switch in `ports`. Raises ConfigError for a second cable of a NIC."""
+    """Add the NICs at one end of `link` to `ports`, {NIC: its port}. Raises ConfigError for a NIC's second cable or no switch."""
     nic, switch = (link.a, link.b) if link.b in switches else (link.b, link.a)
     if switch not in switches:
         raise cluster.error(at, f"{link.a!r} to {link.b!r} joins no switch; {suggest(link.b, switches)}")

@@ -88,8 +88,8 @@ def _not_full(cluster: NodeSpecs, spec: FatTree, built: Tree) -> Iterator[str]:
 
 
 def _rails_kept(cluster: NodeSpecs, built: Tree) -> int:
-    """Return the number of rails that traffic stays on: all with PXN, 1 for RCCL, without PXN, if a spine joins rails
-    (paths.cc)."""
+    """Return the rails that traffic stays on: all with PXN (paths.cc); 1 without rails, or for RCCL (no PXN) if a spine joins
+    them."""
     crosses = cluster.node.scale_up.kind == "mesh" and built.leaves.parts == 1
     return 1 if crosses else max(1, built.leaves.rails)
 
@@ -114,7 +114,7 @@ def _ranges(spec: FatTree, link: Link, hops: FatTreeHops) -> Iterator[LinkRange]
 
 
 def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[str, float]:
-    """Return numbers of switches, ports and cables, the bisection in bytes/s, and the oversubscription."""
+    """Return {name: number} of switches and cables by tier, ports, bisection (bytes/s) and largest oversubscription."""
     cables = [cluster.endpoints * spec.planes, *(level.cables * built.leaves.networks for level in built.levels)]
     switches = [built.switches(t) for t in range(len(built.tiers))]
     return {
@@ -136,7 +136,7 @@ def _nics_below(built: Tree, level: Level) -> int:
 
 
 def _fanouts(cluster: NodeSpecs, built: Tree) -> tuple[int, ...]:
-    """Return nodes per set of leaves, sets per pod, …; rounded up if a group is not full, without ones."""
+    """Return nodes per set of leaves, sets per pod, …, rounded up, without ones; (nodes,) if nodes differ in NICs."""
     leaves = built.leaves
     if not leaves.nics:
         return (cluster.nodes,)
