@@ -45,7 +45,7 @@ def converted(document: Document) -> Document:
 
     path, config = document.path, Config(document.path, document.data)
     model = architecture(config).shapes(config)
-    lora = peft.beside(path, model.get("activation") in ("swiglu", "geglu"), document.data)
+    lora = peft.adapter_settings(path, model.get("activation") in ("swiglu", "geglu"), document.data)
     more = {"training": {"lora": lora}} if lora else {}
     outer: Loc = ("text_config",) if isinstance(document.data.get("text_config"), dict) else ()
     keys, positions = document.data["text_config"] if outer else document.data, dict[Loc, Position]()

@@ -31,7 +31,7 @@ NOT_MODELLED = frozenset(words("megatron_not_modelled.txt"))
 
 
 def find(key: str) -> Alias | None:
-    """Return the key and value conversion of an alias, or None if `key` is not an alias."""
+    """Return the row of an argument, in underscores or hyphens; None if no workload key corresponds to it."""
     return ALIASES.get(key.replace("-", "_"))
 
 
@@ -41,38 +41,43 @@ def refused(key: str, value: object) -> str | None:
     return None if remedy is None or value in (None, False, 0) else remedy
 
 
-def translated(given: Mapping[str, object]) -> dict[str, object]:
-    """Return arguments under Megatron's names; other programs' arguments unchanged."""
-    found = dict(given)
-    if not found.get("deepspeed"):
-        return found
-    experts, layers = found.get("num_experts", 1), found.get("num_layers")
+def translated(options: Mapping[str, object]) -> dict[str, object]:
+    """Return {argument: value} in Megatron's terms. Arguments of Megatron-DeepSpeed are converted, all others are unchanged."""
+    translated_options = dict(options)
+    if not translated_options.get("deepspeed"):
+        return translated_options
+    experts, layers = translated_options.get("num_experts", 1), translated_options.get("num_layers")
     if experts in (1, True):
-        return {name: value for name, value in found.items() if name not in OF_EXPERTS}
-    if "topk" in found:
-        found["moe_router_topk"] = found.pop("topk")
-    every = found.pop("expert_interval", INTERVAL)
+        return {name: value for name, value in translated_options.items() if name not in OF_EXPERTS}
+    if "topk" in translated_options:
+        translated_options["moe_router_topk"] = translated_options.pop("topk")
+    every = translated_options.pop("expert_interval", INTERVAL)
     if isinstance(layers, int) and layers <= LONGEST and isinstance(every, int) and every > 1:
-        found["moe_layer_freq"] = [int((layer + 1) % every == 0) for layer in range(layers)]
-    hidden = found.get("hidden_size")
-    if found.pop("mlp_type", "") == "residual" and isinstance(hidden, int):
-        found["moe_shared_expert_intermediate_size"] = found.get("ffn_hidden_size", 4 * hidden)
-    if not found.pop("disable_moe_token_dropping", False):
-        found.setdefault("moe_train_capacity_factor", 1.0)
-    return found
+        translated_options["moe_layer_freq"] = [int((layer + 1) % every == 0) for layer in range(layers)]
+    hidden = translated_options.get("hidden_size")
+    if translated_options.pop("mlp_type", "") == "residual" and isinstance(hidden, int):
+        translated_options["moe_shared_expert_intermediate_size"] = translated_options.get(
+            "ffn_hidden_size", 4 * hidden
+        )
+    if not translated_options.pop("disable_moe_token_dropping", False):
+        translated_options.setdefault("moe_train_capacity_factor", 1.0)
+    return translated_options
 
 
-def implied(given: Mapping[str, object], pp: int) -> dict[str, tuple[object, str]]:
-    """Return {workload key: (value, reason)} where DeepSpeed differs from Megatron."""
-    if not given.get("deepspeed"):
+def implied(options: Mapping[str, object], pp: int) -> dict[str, tuple[object, str]]:
+    """Return {workload key: (value, reason)} for defaults of DeepSpeed that differ from Megatron's; {} without `deepspeed`.
+
+    options: {argument: value}. pp: number of pipeline stages.
+    """
+    if not options.get("deepspeed"):
         return {}
-    found = dict[str, tuple[object, str]]()
-    found["training.attention"] = "unfused", "Megatron-DeepSpeed's without --use-flash-attn"
-    if given.get("zero_stage") == 2 and pp == 1:
-        found["parallelism.reduce_every_microbatch"] = True, "DeepSpeed's of ZeRO-2"
-    if given.get("zero_stage") == 3:
-        found["parallelism.zero3"] = {}, "DeepSpeed's buckets, as its zero_optimization has them by default"
-    return found
+    keys = dict[str, tuple[object, str]]()
+    keys["training.attention"] = "unfused", "Megatron-DeepSpeed's without --use-flash-attn"
+    if options.get("zero_stage") == 2 and pp == 1:
+        keys["parallelism.reduce_every_microbatch"] = True, "DeepSpeed's of ZeRO-2"
+    if options.get("zero_stage") == 3:
+        keys["parallelism.zero3"] = {}, "DeepSpeed's buckets, as its zero_optimization has them by default"
+    return keys
 
 
 class Ignored(NamedTuple):
@@ -83,9 +88,10 @@ class Ignored(NamedTuple):
 
 
 NOTHING = Ignored()
+"""No ignored arguments."""
 
 
 def sorted_out(keys: Iterable[object]) -> Ignored:
-    """Return the ignored ones among `keys` by reason; hyphens count as underscores."""
+    """Return the `keys` that are ignored arguments, by reason. Hyphens count as underscores; sections do not count."""
     names = {str(key): str(key).rsplit(".", 1)[-1].replace("-", "_") for key in keys}
     return Ignored(*(tuple(key for key, name in names.items() if name in kind) for kind in (NO_EFFECT, NOT_MODELLED)))

@@ -18,7 +18,7 @@ from clustersim.convert.megatron import ALIASES
 from clustersim.errors import InputError
 
 Argument = tuple[str, object]
-"""(name with underscores, value); True: a flag, None or False: left out."""
+"""(name with underscores, value). True is a flag without value; None and False leave the argument out."""
 LINE = 100
 """Largest number of characters in a line of the script."""
 NARROW = {"mxfp8": "mxfp8", **{ours: str(name) for name, ours in SCALING.items()}}
@@ -40,16 +40,17 @@ RENDEZVOUS["MASTER_PORT"] = "a free port there"
 
 
 def script(spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> str:
-    """Return the script that launches a workload on `nodes` nodes of `gpus` GPUs.
+    """Return the bash script that launches a workload on `nodes` nodes of `gpus` GPUs each.
 
-    layout: layers of each stage, if Megatron-LM divides them differently. Raises InputError if pretrain_gpt.py lacks the model.
+    layout: layers of each stage in Megatron's letters, None if Megatron-LM's own division is the same. Raises InputError if
+    pretrain_gpt.py lacks an argument for the workload.
     """
     refuse_unbuildable(spec)
     groups = [("MODEL", model(spec)), ("TRAINING", training(spec)), ("PARALLEL", parallelism(spec, layout))]
     text = ["#!/bin/bash", f"# {spec.name}, as clustersim simulated it.", connections(spec)]
     text += [f': "${{{name}:?placeholder, set it to {what}}}"' for name, what in RENDEZVOUS.items() if nodes > 1]
-    for name, said in groups:
-        text += [f"{name}_ARGS=(", *_wrapped(said), ")"]
+    for name, arguments in groups:
+        text += [f"{name}_ARGS=(", *_wrapped(arguments), ")"]
     text += ["PLACEHOLDER_ARGS=(  # replace learning rate, iterations, data and tokenizer by yours"]
     text += [f"    {PLACEHOLDERS}", ")"]
     rendezvous = [f'--{name.lower()} "${{{name}}}"' for name in RENDEZVOUS if nodes > 1]
@@ -76,11 +77,15 @@ def _no_argument(key: str) -> InputError:
 
 
 def refused(spec: Workload) -> Iterator[tuple[str, bool, str]]:
-    """Yield (key, whether Megatron-LM refuses its value in this workload, reason)."""
-    one, train, split = spec.model, spec.training, spec.parallelism
+    """Yield (workload key, whether Megatron-LM refuses its value in this workload, reason)."""
+    model, train, split = spec.model, spec.training, spec.parallelism
     why = "Megatron-FSDP updates with adam or sgd alone"
     yield "training.optimizer", split.zero > 1 and train.optimizer == "muon", why
-    yield "model.mtp_layers", one.mtp_layers > 0 and one.positions == "learned", "MTP needs rotary positions or none"
+    yield (
+        "model.mtp_layers",
+        model.mtp_layers > 0 and model.positions == "learned",
+        "MTP needs rotary positions or none",
+    )
     rerun = train.recompute == "selective" and {"layernorm", "moe_act"} & {*train.recompute_modules}
     delayed = train.precision == "fp8" and train.fp8_scaling == "delayed"
     why = "norms and activations are not rerun with delayed scaling"
@@ -90,7 +95,11 @@ def refused(spec: Workload) -> Iterator[tuple[str, bool, str]]:
     paired = split.zero == 3 and split.overlap.ep == "microbatch"
     yield "parallelism.overlap.ep", paired, "Megatron-FSDP gathers the parameters of each pass anew"
     yield "parallelism.vpp", split.pp == 1 and split.vpp > 1, "one pipeline stage has no virtual ones"
-    yield "parallelism.expert_tp", bool(one.bias and one.experts and split.etp > 1), "experts with a bias are not cut"
+    yield (
+        "parallelism.expert_tp",
+        bool(model.bias and model.experts and split.etp > 1),
+        "experts with a bias are not cut",
+    )
 
 
 def connections(spec: Workload) -> str:
@@ -110,15 +119,15 @@ def _overlaps_microbatches(spec: Workload) -> bool:
     return split.overlap.ep == "microbatch" and chunked
 
 
-def _wrapped(said: Iterator[Argument]) -> Iterator[str]:
-    """Yield lines of at most LINE characters with the flags and values of arguments; those left out are skipped."""
+def _wrapped(arguments: Iterator[Argument]) -> Iterator[str]:
+    """Yield lines of at most LINE characters with flags and values. An argument of None or False is skipped."""
     line = ""
-    for name, value in said:
+    for name, value in arguments:
         if value is None or value is False:
             continue
         flag = f"--{name.replace('_', '-')}"
         several = value if isinstance(value, tuple) else (value,)
-        words = flag if value is True else " ".join([flag, *(shlex.quote(str(one)) for one in several)])
+        words = flag if value is True else " ".join([flag, *(shlex.quote(str(item)) for item in several)])
         if len(line) + len(words) > LINE:
             yield line
             line = ""
@@ -128,7 +137,7 @@ def _wrapped(said: Iterator[Argument]) -> Iterator[str]:
 
 
 def _plain(spec: Workload, section: str) -> Iterator[Argument]:
-    """Yield the arguments for single keys of a section, in the order of the table."""
+    """Yield the arguments that express single keys of a section, in the order of the table."""
     for name, row in ALIASES.items():
         if row.key[0] == section and row.columns["export"] == "x":
             yield name, row.write(attrgetter(".".join(map(str, row.key)))(spec)) or None
@@ -136,55 +145,65 @@ def _plain(spec: Workload, section: str) -> Iterator[Argument]:
 
 def model(spec: Workload) -> Iterator[Argument]:
     """Yield the arguments of the model. Raises InputError for blocks that no argument describes."""
-    one = spec.model
+    shapes = spec.model
     yield from _plain(spec, "model")
-    if one.kv_heads and one.kv_heads < one.heads and not one.mla:
-        yield from (("group_query_attention", True), ("num_query_groups", one.kv_heads))
-    yield "max_position_embeddings", max(one.max_positions or 0, spec.training.seq)
-    yield from (("hidden_dropout", 0.1 if one.dropout else 0.0), ("attention_dropout", 0.1 if one.dropout else 0.0))
-    yield "no_bias_gelu_fusion", one.bias and one.activation in ("squared_relu", "gelu_new")
-    if one.mla:
-        yield from {"multi_latent_attention": True, **one.mla.model_dump()}.items()
-    if one.experts:
+    if shapes.kv_heads and shapes.kv_heads < shapes.heads and not shapes.mla:
+        yield from (("group_query_attention", True), ("num_query_groups", shapes.kv_heads))
+    yield "max_position_embeddings", max(shapes.max_positions or 0, spec.training.seq)
+    yield from (
+        ("hidden_dropout", 0.1 if shapes.dropout else 0.0),
+        ("attention_dropout", 0.1 if shapes.dropout else 0.0),
+    )
+    yield "no_bias_gelu_fusion", shapes.bias and shapes.activation in ("squared_relu", "gelu_new")
+    if shapes.mla:
+        yield from {"multi_latent_attention": True, **shapes.mla.model_dump()}.items()
+    if shapes.experts:
         yield from _experts(spec)
     yield from _layers(spec)
 
 
 def _experts(spec: Workload) -> Iterator[Argument]:
     """Yield the arguments of router and shared experts."""
-    one = spec.model
-    yield from (("moe_router_topk", one.topk), ("moe_router_pre_softmax", one.topk == 1), ("moe_grouped_gemm", True))
+    model = spec.model
+    yield from (
+        ("moe_router_topk", model.topk),
+        ("moe_router_pre_softmax", model.topk == 1),
+        ("moe_grouped_gemm", True),
+    )
     yield "moe_permute_fusion", spec.training.permutation == "fused"
-    if one.router_groups > 1:
-        yield from (("moe_router_num_groups", one.router_groups), ("moe_router_group_topk", one.router_group_topk))
-    if one.shared_experts:
-        width = one.shared_experts * (one.shared_ffn or one.ffn or 4 * one.hidden)
+    if model.router_groups > 1:
+        yield from (("moe_router_num_groups", model.router_groups), ("moe_router_group_topk", model.router_group_topk))
+    if model.shared_experts:
+        width = model.shared_experts * (model.shared_ffn or model.ffn or 4 * model.hidden)
         yield "moe_shared_expert_intermediate_size", width
 
 
 def _layers(spec: Workload) -> Iterator[Argument]:
-    """Yield the arguments of widths, and of layers with experts, windows or no rotary positions. Raises InputError for others."""
-    one = spec.model
-    repeated = cycle(block for block in one.blocks for _ in range(block.count))
-    blocks = list(islice(repeated, one.layers if one.blocks else 0))
-    said = {"count", "experts", "ffn", "window", "positions"}
-    experts = [int(bool(one.experts if block.experts is None else block.experts)) for block in blocks]
-    widths = [(kind, block.ffn or one.ffn) for kind, block in zip(experts, blocks, strict=True)]
-    windows = [one.window if block.window is None else block.window for block in blocks]
-    places = [block.positions or one.positions for block in blocks]
-    if one.dense_layers and not blocks:
-        experts = [0] * one.dense_layers + [1] * (one.layers - one.dense_layers)
-        widths = [(0, one.dense_ffn or one.ffn), (1, one.ffn)]
-    fits = all(block.model_fields_set <= said and block.experts in (None, 0, one.experts) for block in blocks)
+    """Yield the arguments of widths, and of layers with experts, windows or no rotary positions.
+
+    Raises InputError for blocks with other differences.
+    """
+    model = spec.model
+    repeated = cycle(block for block in model.blocks for _ in range(block.count))
+    blocks = list(islice(repeated, model.layers if model.blocks else 0))
+    supported = {"count", "experts", "ffn", "window", "positions"}
+    experts = [int(bool(model.experts if block.experts is None else block.experts)) for block in blocks]
+    widths = [(kind, block.ffn or model.ffn) for kind, block in zip(experts, blocks, strict=True)]
+    windows = [model.window if block.window is None else block.window for block in blocks]
+    places = [block.positions or model.positions for block in blocks]
+    if model.dense_layers and not blocks:
+        experts = [0] * model.dense_layers + [1] * (model.layers - model.dense_layers)
+        widths = [(0, model.dense_ffn or model.ffn), (1, model.ffn)]
+    fits = all(block.model_fields_set <= supported and block.experts in (None, 0, model.experts) for block in blocks)
     fits = fits and len(set(widths)) <= len(set(experts))
     fits = fits and len({*windows} - {0}) <= 1 and len({*places} - {"none"}) <= 1
-    if not fits or ("none" in places and one.positions != "rotary"):
+    if not fits or ("none" in places and model.positions != "rotary"):
         raise _no_argument("model.blocks")
-    own = dict(widths)
-    yield "ffn_hidden_size", own.get(0, one.ffn) or 4 * one.hidden
-    yield "moe_ffn_hidden_size", (own.get(1, one.ffn) or 4 * one.hidden) if one.experts else None
-    yield "moe_layer_freq", pattern(experts) if one.experts else None
-    window = max(windows, default=one.window)
+    width_of = dict(widths)
+    yield "ffn_hidden_size", width_of.get(0, model.ffn) or 4 * model.hidden
+    yield "moe_ffn_hidden_size", (width_of.get(1, model.ffn) or 4 * model.hidden) if model.experts else None
+    yield "moe_layer_freq", pattern(experts) if model.experts else None
+    window = max(windows, default=model.window)
     yield "window_size", f"{window - 1},0" if window else None
     yield "window_attn_skip_freq", pattern([int(width > 0) for width in windows]) if window else None
     yield "no_rope_freq", pattern([int(place == "none") for place in places]) if "none" in places else None
@@ -194,8 +213,8 @@ def pattern(flags: Sequence[int]) -> str | None:
     """Return flags per layer in the notation of Megatron-LM's patterns, `([0]*3+[1]*1)*12`; None if all are 1."""
     if all(flags):
         return None
-    count, own = len(flags), list(flags)
-    period = next(length for length in range(1, count + 1) if own == own[:length] * (count // length))
+    count, sequence = len(flags), list(flags)
+    period = next(length for length in range(1, count + 1) if sequence == sequence[:length] * (count // length))
     parts, rest = list[str](), list(flags[:period])
     while rest:
         count = next((at for at, flag in enumerate(rest) if flag != rest[0]), len(rest))
@@ -206,61 +225,64 @@ def pattern(flags: Sequence[int]) -> str | None:
 
 def training(spec: Workload) -> Iterator[Argument]:
     """Yield the arguments of batch, precision, attention, recomputation and optimizer."""
-    one, offload = spec.training, spec.training.offload
+    train, offload = spec.training, spec.training.offload
     yield from _plain(spec, "training")
-    narrow = one.precision in ("fp8", "mxfp8", "nvfp4")
-    yield from (("bf16", one.precision == "bf16" or narrow), ("fp16", one.precision == "fp16"))
-    if one.precision in ("fp8", "mxfp8"):
-        recipe = NARROW.get(one.fp8_scaling if one.precision == "fp8" else "mxfp8")
+    narrow = train.precision in ("fp8", "mxfp8", "nvfp4")
+    yield from (("bf16", train.precision == "bf16" or narrow), ("fp16", train.precision == "fp16"))
+    if train.precision in ("fp8", "mxfp8"):
+        recipe = NARROW.get(train.fp8_scaling if train.precision == "fp8" else "mxfp8")
         yield from (("fp8_format", "hybrid"), ("fp8_recipe", recipe))
-    yield "fp4_format", "e2m1" if one.precision == "nvfp4" else None
-    delayed = one.precision == "fp8" and one.fp8_scaling == "delayed"
-    if narrow and not delayed and (one.bf16_first_layers or one.bf16_last_layers):
-        yield from (("first_last_layers_bf16", True), ("num_layers_at_start_in_bf16", one.bf16_first_layers))
-        yield "num_layers_at_end_in_bf16", one.bf16_last_layers
-    modules = [name for name in one.recompute_modules if spec.model.experts or name not in OF_EXPERTS]
-    yield "recompute_modules", tuple(modules) if one.recompute == "selective" and modules else None
-    if one.recompute == "full":
-        yield from (("recompute_method", one.recompute_method), ("recompute_num_layers", one.recompute_layers or 1))
-    yield "clip_grad", 1.0 if one.clip_gradients else 0.0
-    main = "fp16" if one.main_params == "fp16" else "fp32"
-    types = {"main_params_dtype": main, "exp_avg_dtype": one.moments, "exp_avg_sq_dtype": one.moments}
-    aware = spec.parallelism.zero == 1 and one.optimizer == "adam"
+    yield "fp4_format", "e2m1" if train.precision == "nvfp4" else None
+    delayed = train.precision == "fp8" and train.fp8_scaling == "delayed"
+    if narrow and not delayed and (train.bf16_first_layers or train.bf16_last_layers):
+        yield from (("first_last_layers_bf16", True), ("num_layers_at_start_in_bf16", train.bf16_first_layers))
+        yield "num_layers_at_end_in_bf16", train.bf16_last_layers
+    modules = [name for name in train.recompute_modules if spec.model.experts or name not in OF_EXPERTS]
+    yield "recompute_modules", tuple(modules) if train.recompute == "selective" and modules else None
+    if train.recompute == "full":
+        yield from (("recompute_method", train.recompute_method), ("recompute_num_layers", train.recompute_layers or 1))
+    yield "clip_grad", 1.0 if train.clip_gradients else 0.0
+    main = "fp16" if train.main_params == "fp16" else "fp32"
+    types = {"main_params_dtype": main, "exp_avg_dtype": train.moments, "exp_avg_sq_dtype": train.moments}
+    aware = spec.parallelism.zero == 1 and train.optimizer == "adam"
     if aware and (offload.optimizer_states or set(types.values()) != {"fp32"}):
         yield from {"use_precision_aware_optimizer": True, **types}.items()
         yield from (("optimizer_cpu_offload", offload.optimizer_states > 0),)
         yield "optimizer_offload_fraction", offload.optimizer_states or None
         yield "overlap_cpu_optimizer_d2h_h2d", offload.optimizer_states > 0 and offload.overlap
-    if offload.activations and spec.parallelism.pp == 1 and one.recompute == "none":
+    if offload.activations and spec.parallelism.pp == 1 and train.recompute == "none":
         yield "cpu_offloading_num_layers", min(round(offload.activations * spec.model.layers), spec.model.layers - 1)
 
 
 def parallelism(spec: Workload, layout: str | None = None) -> Iterator[Argument]:
-    """Yield the arguments of the parallel degrees, the pipeline and the overlap of communication."""
-    one, overlap = spec.parallelism, spec.parallelism.overlap
-    layout = one.layout or layout
+    """Yield the arguments of the parallel degrees, the pipeline and the overlap of communication.
+
+    layout: layers of each stage in Megatron's letters, if the workload has none and Megatron-LM would divide them differently.
+    """
+    split, overlap = spec.parallelism, spec.parallelism.overlap
+    layout = split.layout or layout
     yield from _plain(spec, "parallelism")
     yield "pipeline_model_parallel_layout", layout
     if not layout:
-        yield "num_virtual_stages_per_pipeline_rank", one.vpp if one.vpp > 1 else None
-        yield "decoder_first_pipeline_num_layers", one.first_layers
-        yield "decoder_last_pipeline_num_layers", one.last_layers
-        yield "account_for_embedding_in_pipeline_split", one.account_for_embedding
-        yield "account_for_loss_in_pipeline_split", one.account_for_loss
-    yield "microbatch_group_size_per_virtual_pipeline_stage", one.schedule.partition("/")[2] or None
-    yield "overlap_param_gather", overlap.param_gather and overlap.grad_reduce and one.zero > 0
-    yield "tp_comm_overlap", overlap.tp == "ring" and one.sequence_parallel and one.tp > 1
-    yield "no_overlap_p2p_communication", one.vpp > 1 and not overlap.p2p and one.pp > 2
-    yield "cp_comm_type", one.cp_type if one.cp > 1 else None
-    if one.cp_inner:
-        yield "hierarchical_context_parallel_sizes", (one.cp_inner, one.cp // one.cp_inner)
+        yield "num_virtual_stages_per_pipeline_rank", split.vpp if split.vpp > 1 else None
+        yield "decoder_first_pipeline_num_layers", split.first_layers
+        yield "decoder_last_pipeline_num_layers", split.last_layers
+        yield "account_for_embedding_in_pipeline_split", split.account_for_embedding
+        yield "account_for_loss_in_pipeline_split", split.account_for_loss
+    yield "microbatch_group_size_per_virtual_pipeline_stage", split.schedule.partition("/")[2] or None
+    yield "overlap_param_gather", overlap.param_gather and overlap.grad_reduce and split.zero > 0
+    yield "tp_comm_overlap", overlap.tp == "ring" and split.sequence_parallel and split.tp > 1
+    yield "no_overlap_p2p_communication", split.vpp > 1 and not overlap.p2p and split.pp > 2
+    yield "cp_comm_type", split.cp_type if split.cp > 1 else None
+    if split.cp_inner:
+        yield "hierarchical_context_parallel_sizes", (split.cp_inner, split.cp // split.cp_inner)
     if spec.model.experts:
-        backend = one.algorithms.ep if one.algorithms.ep in ("deepep", "hybridep") else None
+        backend = split.algorithms.ep if split.algorithms.ep in ("deepep", "hybridep") else None
         sms = overlap.sms if backend and isinstance(overlap.sms, int) else 0
         yield "moe_token_dispatcher_type", "flex" if backend else "alltoall"
         yield from (("moe_flex_dispatcher_backend", backend), ("moe_flex_dispatcher_num_sms", sms or None))
         yield "overlap_moe_expert_parallel_comm", _overlaps_microbatches(spec)
-    if one.zero > 1:
-        strategy = {2: "optim_grads", 3: "optim_grads_params"}[one.zero]
+    if split.zero > 1:
+        strategy = {2: "optim_grads", 3: "optim_grads_params"}[split.zero]
         yield from (("use_megatron_fsdp", True), ("data_parallel_sharding_strategy", strategy))
         yield "ckpt_format", "fsdp_dtensor"

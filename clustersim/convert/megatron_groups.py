@@ -34,8 +34,8 @@ ENDS = {"num_layers_at_start_in_bf16": "bf16_first_layers", "num_layers_at_end_i
 ROUNDS = ("microbatch_group_size_per_vp_stage", "microbatch_group_size_per_virtual_pipeline_stage")
 """Names of the number of microbatches per chunk of an interleaved schedule, in config and arguments."""
 CHUNKED = {"vpp", "virtual_pipeline_model_parallel_size"}
-CHUNKED |= {f"num_{one}" for one in ("virtual_stages_per_pipeline_rank", "layers_per_virtual_pipeline_stage")}
-"""Names that give a pipeline rank several chunks; without one, groups of microbatches say nothing."""
+CHUNKED |= {f"num_{name}" for name in ("virtual_stages_per_pipeline_rank", "layers_per_virtual_pipeline_stage")}
+"""Names that give a pipeline rank several chunks; without one, groups of microbatches have no effect."""
 OFFLOADED = ("optimizer_cpu_offload", "cpu_optimizer")
 """Names that move the optimizer to the host; other offload arguments have no effect without one."""
 HYBRID = ("hybrid_layer_pattern", "hybrid_override_pattern")
@@ -63,175 +63,186 @@ class GroupError(InputError):
         self.name, self.why = name, why
 
 
-class Joined(NamedTuple):
-    """Result of several arguments: the name of one of them, for the position of errors; a workload key; its value."""
+class GroupedKey(NamedTuple):
+    """A workload key that a group of arguments sets, and its value. `name` is one of them, for the position of errors."""
 
     name: str
     key: Loc
     value: object
 
 
-def silent(name: str, given: Mapping[str, object]) -> bool:
-    """Return whether an argument has no effect beside the others: those of groups, and those that groups override."""
+def silent(name: str, options: Mapping[str, object]) -> bool:
+    """Return whether the argument `name` sets no key by itself: its group sets keys, or other arguments override it.
+
+    options: {argument: value} of all arguments.
+    """
     if name == "schedule":
-        return given.get(name) == "interleaved" and bool(_rounds(given))
+        return options.get(name) == "interleaved" and bool(_rounds(options))
     if name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):  # the latter decides beside flex alone
-        flex = given.get("moe_token_dispatcher_type") == "flex" and "moe_flex_dispatcher_backend" in given
+        flex = options.get("moe_token_dispatcher_type") == "flex" and "moe_flex_dispatcher_backend" in options
         return flex == (name == "moe_token_dispatcher_type")
-    return name in GROUPED or (name in UNDER_LATENT and bool(given.get("multi_latent_attention")))
+    return name in GROUPED or (name in UNDER_LATENT and bool(options.get("multi_latent_attention")))
 
 
-def joined(given: Mapping[str, object]) -> list[Joined]:
-    """Return the workload keys for the groups of arguments in `given`. Raises GroupError for an invalid one."""
+def grouped_keys(options: Mapping[str, object]) -> list[GroupedKey]:
+    """Return the workload keys that groups of arguments, {name: value}, set. Raises GroupError for an invalid value."""
     groups = (_encoder, _latent, _hybrid, _layers, _sharded, _ends, _rounds, _offloaded)
-    return [one for group in groups for one in group(given)]
+    return [key for group in groups for key in group(options)]
 
 
-def _offloaded(given: Mapping[str, object]) -> list[Joined]:
+def _offloaded(options: Mapping[str, object]) -> list[GroupedKey]:
     """Return the keys of `training.offload`: share of the optimizer on the host, and layers whose activations are there."""
-    found, offload = list[Joined](), ("training", "offload")
-    if name := next((one for one in OFFLOADED if given.get(one) is True), None):
-        share, overlap = given.get("optimizer_offload_fraction", 1.0), given.get("overlap_cpu_optimizer_d2h_h2d", False)
-        found += [Joined(name, (*offload, "optimizer_states"), share), Joined(name, (*offload, "overlap"), overlap)]
-    if given.get("cpu_offloading"):
-        layers, own = given.get("num_layers") or given.get("layers"), given.get("cpu_offloading_num_layers")
-        known = isinstance(layers, int) and isinstance(own, int) and 0 <= own <= layers
-        found.append(Joined("cpu_offloading", (*offload, "activations"), own / layers if known else 1.0))  # type: ignore[operator]
-    return found
+    keys, offload = list[GroupedKey](), ("training", "offload")
+    if name := next((candidate for candidate in OFFLOADED if options.get(candidate) is True), None):
+        share, overlap = (
+            options.get("optimizer_offload_fraction", 1.0),
+            options.get("overlap_cpu_optimizer_d2h_h2d", False),
+        )
+        keys += [
+            GroupedKey(name, (*offload, "optimizer_states"), share),
+            GroupedKey(name, (*offload, "overlap"), overlap),
+        ]
+    if options.get("cpu_offloading"):
+        layers, moved = options.get("num_layers") or options.get("layers"), options.get("cpu_offloading_num_layers")
+        known = isinstance(layers, int) and isinstance(moved, int) and 0 <= moved <= layers
+        keys.append(GroupedKey("cpu_offloading", (*offload, "activations"), moved / layers if known else 1.0))  # type: ignore[operator]
+    return keys
 
 
-def _rounds(given: Mapping[str, object]) -> list[Joined]:
-    """Return the schedule with its own size of microbatch groups."""
-    name = next((one for one in ROUNDS if given.get(one) is not None), None)
-    layout = given.get("layout") or given.get("pipeline_model_parallel_layout")
-    stages = given.get("pp") or given.get("pipeline_model_parallel_size")
-    chunked = any(given.get(one) not in (None, 1) for one in CHUNKED)
+def _rounds(options: Mapping[str, object]) -> list[GroupedKey]:
+    """Return the schedule with the size of its microbatch groups; [] without such a size, or for one chunk per rank."""
+    name = next((candidate for candidate in ROUNDS if options.get(candidate) is not None), None)
+    layout = options.get("layout") or options.get("pipeline_model_parallel_layout")
+    stages = options.get("pp") or options.get("pipeline_model_parallel_size")
+    chunked = any(options.get(candidate) not in (None, 1) for candidate in CHUNKED)
     if isinstance(layout, str) and isinstance(stages, int):
         with suppress(InputError):  # which is told where the layout is checked
             chunked = stages_of(layout) > stages
-    return [Joined(name, ("parallelism", "schedule"), f"interleaved/{given[name]}")] if name and chunked else []
+    return [GroupedKey(name, ("parallelism", "schedule"), f"interleaved/{options[name]}")] if name and chunked else []
 
 
-def _ends(given: Mapping[str, object]) -> list[Joined]:
-    """Return the numbers of first and last layers that stay in bf16."""
-    if not given.get("first_last_layers_bf16"):
+def _ends(options: Mapping[str, object]) -> list[GroupedKey]:
+    """Return the numbers of first and last layers that stay in bf16; [] without `first_last_layers_bf16`."""
+    if not options.get("first_last_layers_bf16"):
         return []
-    return [Joined("first_last_layers_bf16", ("training", key), given.get(name, 1)) for name, key in ENDS.items()]
+    return [GroupedKey("first_last_layers_bf16", ("training", key), options.get(name, 1)) for name, key in ENDS.items()]
 
 
-def _latent(given: Mapping[str, object]) -> list[Joined]:
-    """Return the widths of latent attention."""
-    if not given.get("multi_latent_attention"):
+def _latent(options: Mapping[str, object]) -> list[GroupedKey]:
+    """Return the widths of latent attention; [] without `multi_latent_attention`."""
+    if not options.get("multi_latent_attention"):
         return []
-    widths = {name: given.get(name, default) for name, default in LATENT.items()}
-    return [Joined("multi_latent_attention", ("model", "mla"), widths)]
+    widths = {name: options.get(name, default) for name, default in LATENT.items()}
+    return [GroupedKey("multi_latent_attention", ("model", "mla"), widths)]
 
 
-def _sharded(given: Mapping[str, object]) -> list[Joined]:
-    """Return the keys of Megatron-FSDP's sharding; with two buffers, one block is gathered while another runs."""
-    name = next((one for one in sorted(SHARDED) if given.get(one)), None)
+def _sharded(options: Mapping[str, object]) -> list[GroupedKey]:
+    """Return the keys of Megatron-FSDP's sharding, [] without it. With two buffers, one block is gathered while another runs."""
+    name = next((candidate for candidate in sorted(SHARDED) if options.get(candidate)), None)
     if name is None:
         return []
-    said = given.get("data_parallel_sharding_strategy", "optim_grads_params")
-    if not isinstance(said, str) or said not in STRATEGIES:
-        why = f"{shown(said)} is not a strategy; write {', '.join(STRATEGIES)}"
+    strategy = options.get("data_parallel_sharding_strategy", "optim_grads_params")
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        why = f"{shown(strategy)} is not a strategy; write {', '.join(STRATEGIES)}"
         raise GroupError("data_parallel_sharding_strategy", why)
-    found = [Joined(name, ("parallelism", "zero"), STRATEGIES[said])]
-    if said == "optim_grads_params":
-        ahead = {"forward_prefetch": 1} if given.get("fsdp_double_buffer") else {}
-        found.append(Joined(name, ("parallelism", "fsdp"), {**IN_PLACE, **ahead}))
-    return found
+    keys = [GroupedKey(name, ("parallelism", "zero"), STRATEGIES[strategy])]
+    if strategy == "optim_grads_params":
+        ahead = {"forward_prefetch": 1} if options.get("fsdp_double_buffer") else {}
+        keys.append(GroupedKey(name, ("parallelism", "fsdp"), {**IN_PLACE, **ahead}))
+    return keys
 
 
-def _encoder(given: Mapping[str, object]) -> list[Joined]:
-    """Return the layers and tokens of the encoder before a decoder (T5)."""
+def _encoder(options: Mapping[str, object]) -> list[GroupedKey]:
+    """Return the layers and tokens of the encoder of an encoder-decoder (T5); [] for other models."""
     keys = {"encoder_num_layers": ("model", "encoder_layers"), "encoder_seq_length": ("training", "encoder_seq")}
-    of_decoder = "decoder_num_layers" in given
-    return [Joined(name, key, given[name]) for name, key in keys.items() if of_decoder and name in given]
+    of_decoder = "decoder_num_layers" in options
+    return [GroupedKey(name, key, options[name]) for name, key in keys.items() if of_decoder and name in options]
 
 
-def _hybrid(given: Mapping[str, object]) -> list[Joined]:
-    """Return the layers of a letter pattern: Mamba-2, attention, MLP or experts, each as a separate block."""
-    name = next((one for one in HYBRID if given.get(one)), None)
+def _hybrid(options: Mapping[str, object]) -> list[GroupedKey]:
+    """Return the layers of a letter pattern, each a block of Mamba-2, attention, MLP or experts; [] without a pattern."""
+    name = next((candidate for candidate in HYBRID if options.get(candidate)), None)
     if name is None:
         return []
-    stages, width = str(given[name]).split("|"), given.get("hidden_size")
-    dense = {"experts": 0} if given.get("num_experts") else {}
+    stages, width = str(options[name]).split("|"), options.get("hidden_size")
+    dense = {"experts": 0} if options.get("num_experts") else {}
     attention: dict[str, object] = {"feed_forward": False}
     kinds = {"M": {"mixer": "mamba2", **attention}, "*": attention}
     kinds |= {"-": {"mixer": "none", **dense}, "E": {"mixer": "none"}}
     letters = "".join(stages)
     if wrong := sorted(set(letters) - kinds.keys()):
-        raise GroupError(name, f"{shown(given[name])} has {wrong[0]!r}; layers are {' '.join(kinds)}, | ends a stage")
-    found = [Joined(name, ("model", "layers"), len(letters))]
-    found.append(Joined(name, ("model", "blocks"), runs([kinds[letter] for letter in letters])))
+        raise GroupError(name, f"{shown(options[name])} has {wrong[0]!r}; layers are {' '.join(kinds)}, | ends a stage")
+    keys = [GroupedKey(name, ("model", "layers"), len(letters))]
+    keys.append(GroupedKey(name, ("model", "blocks"), runs([kinds[letter] for letter in letters])))
     if "M" in letters and isinstance(width, int):
-        head, state, groups, heads = (given.get(key, default) for key, default in MAMBA.items())
+        head, state, groups, heads = (options.get(key, default) for key, default in MAMBA.items())
         heads = heads or 2 * width // int(str(head))
         shapes = {"heads": heads, "head_dim": head, "state": state, "groups": groups, "chunk": 128}
-        found.append(Joined(name, ("model", "mamba"), shapes))
+        keys.append(GroupedKey(name, ("model", "mamba"), shapes))
     if len(stages) > 1:
         layout = "|".join("t" * len(stage) for stage in stages)
-        found.append(Joined(name, ("parallelism", "layout"), f"E{layout}L"))
-    return found
+        keys.append(GroupedKey(name, ("parallelism", "layout"), f"E{layout}L"))
+    return keys
 
 
-def _layers(given: Mapping[str, object]) -> list[Joined]:
+def _layers(options: Mapping[str, object]) -> list[GroupedKey]:
     """Return the layers with experts (moe_layer_freq, every n-th from the first), with full attention instead of a window
     (window_attn_skip_freq, every n-th) and without rotary positions (no_rope_freq, every n-th), or by patterns such as
     `([0]*3+[1]*58)` (megatron/core/transformer/utils.py, is_layer_window_attention)."""
-    window, layers = _window(given.get("window_size")), given.get("num_layers") or given.get("layers")
-    names = [name for name in PATTERNS if given.get(name) not in (None, False, 0)]
-    names = [name for name in names if name != "moe_layer_freq" or given[name] not in (1, "1")]
+    window, layers = _window(options.get("window_size")), options.get("num_layers") or options.get("layers")
+    names = [name for name in PATTERNS if options.get(name) not in (None, False, 0)]
+    names = [name for name in names if name != "moe_layer_freq" or options[name] not in (1, "1")]
     names = [name for name in names if name != "window_attn_skip_freq" or window]
     alone = window and "window_attn_skip_freq" not in names
-    found = [Joined("window_size", ("model", "window"), window)] if alone else []
+    keys = [GroupedKey("window_size", ("model", "window"), window)] if alone else []
     if not names or not isinstance(layers, int) or not 0 < layers <= LONGEST:
-        return found  # what is wrong with the number of layers is said where that is validated
-    flags = {name: frequency(name, given[name], layers) for name in names}
-    width = given.get("ffn_hidden_size")
+        return keys  # what is wrong with the number of layers is said where that is validated
+    flags = {name: frequency(name, options[name], layers) for name in names}
+    width = options.get("ffn_hidden_size")
     dense = {"experts": 0, **({"ffn": width} if width else {})}
     experts = flags.get("moe_layer_freq", [])
     if names == ["moe_layer_freq"] and experts == sorted(experts) and len(set(experts)) == 2:
-        more = [Joined(names[0], ("model", "dense_ffn"), width)] if width else []
-        return [*found, Joined(names[0], ("model", "dense_layers"), experts.count(0)), *more]
+        more = [GroupedKey(names[0], ("model", "dense_ffn"), width)] if width else []
+        return [*keys, GroupedKey(names[0], ("model", "dense_layers"), experts.count(0)), *more]
     kinds: dict[str, tuple[dict[str, object], ...]] = {"moe_layer_freq": (dense, {})}
     kinds |= {"window_attn_skip_freq": ({}, {"window": window}), "no_rope_freq": ({}, {"positions": "none"})}
     kinds["linear_attention_freq"] = ({}, {"mixer": "delta"})
     if "linear_attention_freq" in names:
-        if given.get("experimental_attention_variant") != "gated_delta_net":
+        if options.get("experimental_attention_variant") != "gated_delta_net":
             why = "is understood with experimental_attention_variant gated_delta_net alone"
             raise GroupError("linear_attention_freq", why)
-        delta = {ours: given[name] for name, ours in DELTA.items() if name in given}
-        found.append(Joined(names[0], ("model", "delta"), delta))
+        delta = {ours: options[name] for name, ours in DELTA.items() if name in options}
+        keys.append(GroupedKey(names[0], ("model", "delta"), delta))
     chosen = ([kinds[name][flags[name][at]] for name in names] for at in range(layers))
     merged = [{key: value for kind in layer for key, value in kind.items()} for layer in chosen]
-    return [*found, Joined(names[0], ("model", "blocks"), runs(merged))]
+    return [*keys, GroupedKey(names[0], ("model", "blocks"), runs(merged))]
 
 
-def _window(said: object) -> int:
+def _window(window: object) -> int:
     """Return the number of keys that a query sees, including itself, from widths on both sides such as `127,0`; 0 for all.
 
     Raises GroupError for an invalid or unsupported window.
     """
-    if said in (None, True, False):
+    if window in (None, True, False):
         return 0
-    found = WINDOW.match(",".join(map(str, said)) if isinstance(said, list | tuple) else str(said))
-    if found is None:
-        raise GroupError("window_size", f"{shown(said)} is not a window; write two widths, such as 128,0")
-    return max(int(found[1]) + 1, 0)
+    match = WINDOW.match(",".join(map(str, window)) if isinstance(window, list | tuple) else str(window))
+    if match is None:
+        raise GroupError("window_size", f"{shown(window)} is not a window; write two widths, such as 128,0")
+    return max(int(match[1]) + 1, 0)
 
 
-def frequency(name: str, said: object, layers: int) -> list[int]:
-    """Return 0 or 1 for each layer, from a number or a pattern. Raises GroupError if it is invalid."""
-    number = int(said) if isinstance(said, str) and said.strip().isdecimal() else said
+def frequency(name: str, value: object, layers: int) -> list[int]:
+    """Return the flag, 0 or 1, of each layer for argument `name`: a number or a pattern. Raises GroupError if it is invalid."""
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
     if isinstance(number, int) and not isinstance(number, bool) and number > 0:
         first, hit = PATTERNS[name]
         return [hit if (layer + first) % number == 0 else 1 - hit for layer in range(layers)]
     try:
-        flags = list(said) if isinstance(said, list) else evaluated(str(said).strip())
+        flags = list(value) if isinstance(value, list) else evaluated(str(value).strip())
     except UNREADABLE as error:
-        raise GroupError(name, f"{shown(said)} is not a pattern of layers; write a number or ([0]*3+[1]*58)") from error
+        raise GroupError(
+            name, f"{shown(value)} is not a pattern of layers; write a number or ([0]*3+[1]*58)"
+        ) from error
     if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
-        raise GroupError(name, f"{shown(said)} is not a list of {layers} zeros and ones, one for each layer")
+        raise GroupError(name, f"{shown(value)} is not a list of {layers} zeros and ones, one for each layer")
     return [int(flag == 1) for flag in flags]

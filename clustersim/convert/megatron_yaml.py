@@ -39,12 +39,12 @@ LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}  # of a pip
 UNSAID = {"bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "first_last_layers_bf16", "group_query_attention"}
 UNSAID |= {"num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "no_bias_gelu_fusion", "ckpt_format"}
 UNSAID |= {"optimizer", "vocab_size"}
-"""Arguments that are said otherwise, or that only Megatron-LM's parser needs."""
+"""Arguments that other settings express, or that only Megatron-LM's parser needs."""
 PRECISIONS = records_of("megatron_bridge_precisions")
 """Keys of a workload that each mixed-precision recipe of Megatron-Bridge sets."""
 ONLY_WITH = {"recompute_method": ("recompute_granularity", "full"), "e_modules": ("recompute_granularity", "selective")}
 ONLY_WITH["_num_sms"] = ("moe_token_dispatcher_type", "flex")
-"""Ends of arguments that say nothing without another's value; a saved file has them all the same."""
+"""{end of an argument: (other argument, value)}: without that value the argument has no effect, though saved files have it."""
 DECIDES = (("mixed_precision", "grad_reduce_in_fp32", "ddp", True), ("comm_overlap", "tp_comm_overlap", "model", None))
 """Settings of Megatron-Bridge that it copies over those of another section, with their defaults (training/mixed_precision.py)."""
 
@@ -63,70 +63,72 @@ def imported(
     model: str | None = None,
     recipe: str | None = None,
 ) -> Imported:
-    """Return the workload of a launch file. Raises InputError with the setting that is unknown or cannot be expressed.
+    """Return the workload of a launch file, whose content is `text`. tool: `nemo` or `megatron-bridge`.
 
-    model: a config.json, its folder, or a workload's file or name, with shapes that the file takes from elsewhere.
-    recipe: a function of a file in Python; without it, the file's only one.
+    settings: {dotted key of the workload: value}, which override the file. model: a config.json, its folder, or a workload's file
+    or name, with shapes that the file takes from elsewhere. recipe: a function of a file in Python; without it, the only one.
+    Raises InputError with the setting that is unknown or cannot be expressed.
     """
     known, data = rows(tool), _data(tool, path, text, recipe)
     sections = resolved(data, "training.") if tool == "nemo" else _bridge(data)
-    whole = flat(sections, lambda name: name in known or _kind(name) in KINDS).items()
-    given = {name: value for name, value in whole if value is not None}
-    strict = [name for name in given if name not in known and not under(name, NEUTRAL)]
-    own = {name: Alias(name, (kind,), "", None, {"default": ""}) for name in strict if (kind := _kind(name))}
-    said = ToolSettings(path, tool, {**known, **own}, given, NEUTRAL)
-    read_names = (name for name, row in said.rows.items() if row.key[0] not in KINDS and name in given)
-    if missing := next((name for name in read_names if re.fullmatch(r"\$\{[^:]*\}", str(given[name]))), None):
-        raise said.error(missing, "refers to nothing in the file; write its value")
-    meant = {name: value for name, value in said.spec("", {}).items() if name != "name"}
-    keys = {name: value for name, value in meant.items() if "." in name}
-    found: Keys = {"group_query_attention": True}
-    without = {name for name in ALIASES if ALIASES[name].read(False) is not None}  # flags that say something by false
-    of_megatron = ((name, value) for name, value in meant.items() if "." not in name)
-    found |= {name: value for name, value in of_megatron if value is not False or name in without}
-    keys |= _core(said) if tool == "megatron-bridge" else _nemo(said, keys)
+    flattened = flat(sections, lambda name: name in known or _kind(name) in KINDS).items()
+    present = {name: value for name, value in flattened if value is not None}
+    strict = [name for name in present if name not in known and not under(name, NEUTRAL)]
+    megatron_rows = {name: Alias(name, (kind,), "", None, {"default": ""}) for name in strict if (kind := _kind(name))}
+    source = ToolSettings(path, tool, {**known, **megatron_rows}, present, NEUTRAL)
+    read_names = (name for name, row in source.rows.items() if row.key[0] not in KINDS and name in present)
+    if missing := next((name for name in read_names if re.fullmatch(r"\$\{[^:]*\}", str(present[name]))), None):
+        raise source.error(missing, "refers to nothing in the file; write its value")
+    converted = {name: value for name, value in source.spec("", {}).items() if name != "name"}
+    keys = {name: value for name, value in converted.items() if "." in name}
+    options: Keys = {"group_query_attention": True}
+    without = {name for name in ALIASES if ALIASES[name].read(False) is not None}  # flags with an effect when false
+    of_megatron = ((name, value) for name, value in converted.items() if "." not in name)
+    options |= {name: value for name, value in of_megatron if value is not False or name in without}
+    keys |= _core(source) if tool == "megatron-bridge" else _nemo(source, keys)
     shapes = _shapes(path, data, model) if model or path.endswith(".py") else {}
     if shapes:  # decide over defaults of the tool
-        usual = {".".join(map(str, row.key)) for name, row in known.items() if name not in given}
-        usual |= {"model.activation"} if FUNCTION not in given else set()
-        keys = {key: value for key, value in keys.items() if key not in usual or not key.startswith("model.")}
-        found = {argument: shapes[key] for argument, key in SHAPES.items() if shapes.get(key)} | found
+        default_keys = {".".join(map(str, row.key)) for name, row in known.items() if name not in present}
+        default_keys |= {"model.activation"} if FUNCTION not in present else set()
+        keys = {key: value for key, value in keys.items() if key not in default_keys or not key.startswith("model.")}
+        options = {argument: shapes[key] for argument, key in SHAPES.items() if shapes.get(key)} | options
     if keys.get("training.precision") == "fp16":
-        found.pop("grad_reduce_in_bf16", None)  # gradients have the type of the weights
-    idle = tuple(end for end, (name, value) in ONLY_WITH.items() if found.get(name) != value)
-    unused = () if "num_experts" in found else ("moe_",)
-    found = {name: one for name, one in found.items() if not name.endswith(idle) and not name.startswith(unused)}
-    if isinstance(layout := given.get("model.pipeline_model_parallel_layout"), list):
+        options.pop("grad_reduce_in_bf16", None)  # gradients have the type of the weights
+    idle = tuple(end for end, (name, value) in ONLY_WITH.items() if options.get(name) != value)
+    unused = () if "num_experts" in options else ("moe_",)
+    without_effect = [name for name in options if name.endswith(idle) or name.startswith(unused)]
+    options = {name: value for name, value in options.items() if name not in without_effect}
+    if isinstance(layout := present.get("model.pipeline_model_parallel_layout"), list):
         stages = (stage if isinstance(stage, list) else [stage] for stage in layout)
-        letters = ("".join(LAYERS.get(str(one), str(one)) for one in stage) for stage in stages)
-        found["pipeline_model_parallel_layout"] = "|".join(letters)
-    if given.get("model.override_vocab_size") or (tool != "nemo" and said["model.should_pad_vocab"] is not True):
-        found["make_vocab_size_divisible_by"] = 1
-    names = {str(said.rows[name].key[0]): name for name in (*known, *given) if name in said.rows}
-    if all(str(found.get(name)) not in ("None", "-1", "auto") for name in GPUS):
+        letters = ("".join(LAYERS.get(str(part), str(part)) for part in stage) for stage in stages)
+        options["pipeline_model_parallel_layout"] = "|".join(letters)
+    if present.get("model.override_vocab_size") or (tool != "nemo" and source["model.should_pad_vocab"] is not True):
+        options["make_vocab_size_divisible_by"] = 1
+    names = {str(source.rows[name].key[0]): name for name in (*known, *present) if name in source.rows}
+    if all(str(options.get(name)) not in ("None", "-1", "auto") for name in GPUS):
         for name in GPUS:
-            said.number(names[name])
+            source.number(names[name])
     else:  # all GPUs of a node, however many those are
-        found = {name: one for name, one in found.items() if name not in GPUS}
-        if not {"global_batch_size", "training.global_batch"} & {*found, *settings}:
+        options = {name: value for name, value in options.items() if name not in GPUS}
+        if not {"global_batch_size", "training.global_batch"} & {*options, *settings}:
             why = "and does not say on how many GPUs it runs; give --set training.global_batch=…"
             raise InputError(f"{path}: lacks {names.get('global_batch_size', 'model.global_batch_size')}, {why}")
-    begun = ArgumentImport(path, "", translated(found), lambda name: names.get(name, f"model.{name}"))
-    begun.spec |= {"name": recipe} if recipe else {}
-    begun.put(("model",), {"dropout": False, **shapes} if shapes else {})
-    result = begun.result(ImportRequest({}, {**keys, **settings}))
-    return replace(result, ignored=tuple(said.ignored), not_modelled=(*said.not_modelled, *result.not_modelled))
+    importer = ArgumentImport(path, "", translated(options), lambda name: names.get(name, f"model.{name}"))
+    importer.spec |= {"name": recipe} if recipe else {}
+    importer.put(("model",), {"dropout": False, **shapes} if shapes else {})
+    result = importer.result(ImportRequest({}, {**keys, **settings}))
+    return replace(result, ignored=tuple(source.ignored), not_modelled=(*source.not_modelled, *result.not_modelled))
 
 
-def _shapes(path: str, data: Section, asked: str | None) -> Mapping[str, object]:
-    """Return the section `model` of `asked`, {} if the file itself has the shapes. Raises InputError if neither has them."""
+def _shapes(path: str, data: Section, requested: str | None) -> Mapping[str, object]:
+    """Return the section `model` of `requested`, {} if the file has the shapes itself. Raises InputError if neither has them."""
     model = data.get("model") or {}
-    own = model.get("_target_") if isinstance(model, dict) else None
-    if isinstance(model, dict) and (asked or "hf_model_id" in model):
-        return section_of(described(path, model.get("hf_model_id"), asked), "model")
-    if own is not None and own not in BUILT:
+    target = model.get("_target_") if isinstance(model, dict) else None
+    if isinstance(model, dict) and (requested or "hf_model_id" in model):
+        return section_of(described(path, model.get("hf_model_id"), requested), "model")
+    if target is not None and target not in BUILT:
         raise InputError(
-            f"{path}: model: the file lacks the defaults of {own}; give --model with a config.json or workload"
+            f"{path}: model: the file lacks the defaults of {target}; give --model with a config.json or workload"
         )
     return {}
 
@@ -150,51 +152,57 @@ def _data(tool: str, path: str, text: str, recipe: str | None) -> Section:
     return data
 
 
-def _nemo(said: ToolSettings, keys: Keys) -> Keys:
-    """Return the keys that NeMo decides, on Megatron-Core before 0.11. Raises InputError for weights under autocast."""
-    if said[O2] is not True and keys.get("training.precision", "fp32") != "fp32":
+def _nemo(settings: ToolSettings, keys: Keys) -> Keys:
+    """Return the workload keys that NeMo sets, on Megatron-Core before 0.11. Raises InputError for weights under autocast."""
+    if settings[O2] is not True and keys.get("training.precision", "fp32") != "fp32":
         why = "keeps weights in fp32 under autocast (NeMo's default), which is not supported; write true"
-        raise said.error(O2, why)
-    return {"training.permute_kernels": "weighed"} if said["model.num_moe_experts"] else {}
+        raise settings.error(O2, why)
+    return {"training.permute_kernels": "weighed"} if settings["model.num_moe_experts"] else {}
 
 
-def _core(said: ToolSettings) -> Keys:
-    """Return the keys of a ConfigContainer's activation and mixed-precision recipe. Raises InputError for unknown ones."""
-    kinds = GATED if said[GATE] is True else PLAIN
-    function = said.rows[FUNCTION].read(said[FUNCTION])
+def _core(settings: ToolSettings) -> Keys:
+    """Return the workload keys of a ConfigContainer's activation and precision recipe. Raises InputError for unknown ones."""
+    kinds = GATED if settings[GATE] is True else PLAIN
+    function = settings.rows[FUNCTION].read(settings[FUNCTION])
     if function not in kinds:
-        raise said.error(FUNCTION, f"with gated_linear_unit {said[GATE]} cannot be expressed in a workload")
-    recipe = said["mixed_precision.recipe"]
+        raise settings.error(FUNCTION, f"with gated_linear_unit {settings[GATE]} cannot be expressed in a workload")
+    recipe = settings["mixed_precision.recipe"]
     if recipe is not None and str(recipe) not in PRECISIONS:
-        raise said.error("mixed_precision.recipe", f"cannot be expressed in a workload; write {', '.join(PRECISIONS)}")
+        raise settings.error(
+            "mixed_precision.recipe", f"cannot be expressed in a workload; write {', '.join(PRECISIONS)}"
+        )
     return {"model.activation": kinds[str(function)], **PRECISIONS.get(str(recipe), {})}
 
 
 def _bridge(data: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of a ConfigContainer without Python's classes, those of the transformer as the model's."""
-    found = resolved({key: without_classes(value) for key, value in data.items() if key != "_target_"})
-    if isinstance(whole := found.get("model"), dict) and isinstance(inner := whole.pop("transformer", None), dict):
-        found["model"] = {**whole, **inner}
+    """Return the sections of a ConfigContainer with references resolved and without Python's classes.
+
+    Settings of the transformer become those of the model; settings in DECIDES replace those of their target section.
+    """
+    sections = resolved({key: without_classes(value) for key, value in data.items() if key != "_target_"})
+    if isinstance(base := sections.get("model"), dict) and isinstance(inner := base.pop("transformer", None), dict):
+        sections["model"] = {**base, **inner}
     if isinstance(peft := data.get("peft"), dict) and "_target_" in peft:
-        found["peft"] = {**peft, "type": str(peft["_target_"]).rpartition(".")[2].lower()}
-    if isinstance(name := found.get("mixed_precision"), str):
-        found["mixed_precision"] = {"recipe": name.replace("-", "_")}
+        sections["peft"] = {**peft, "type": str(peft["_target_"]).rpartition(".")[2].lower()}
+    if isinstance(name := sections.get("mixed_precision"), str):
+        sections["mixed_precision"] = {"recipe": name.replace("-", "_")}
     for section, name, target, value in DECIDES:
-        whole, own = found.get(target) or {}, found.get(section)
-        if isinstance(own, dict) and isinstance(whole, dict) and (value := own.pop(name, value)) is not None:
-            found[target] = {**whole, name: value}
-    return {key: value for key, value in found.items() if value != {}}
+        base, source = sections.get(target) or {}, sections.get(section)
+        if isinstance(source, dict) and isinstance(base, dict) and (value := source.pop(name, value)) is not None:
+            sections[target] = {**base, name: value}
+    return {key: value for key, value in sections.items() if value != {}}
 
 
 def written(tool: str, spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> dict[str, object]:
-    """Return the settings of a placed workload by section, on nodes of some GPUs each. Raises InputError for a key without one.
+    """Return the nested settings of a workload with numeric parallel degrees, on `nodes` nodes of `gpus` GPUs each.
 
-    layout: which stage has which layers, where Megatron would not divide them so itself.
+    layout: layers of each stage in Megatron's letters, if Megatron would divide them differently. Raises InputError for a key
+    without a setting.
     """
     refuse_unbuildable(spec)
     refuse(_refused(spec) if tool == "nemo" else ())
     known = rows(tool)
-    found = ToolSettings("", "", known, {}).plain(spec)
+    settings = ToolSettings("", "", known, {}).plain(spec)
     taken = {row.key for row in known.values() if row.columns["export"] == "x"} | {("model", "activation")}
     names = {row.key[0]: row for row in known.values() if row.columns["export"] == "s"}
     for name, value in chain(model(spec), training(spec), parallelism(spec, layout)):
@@ -203,12 +211,12 @@ def written(tool: str, spec: Workload, nodes: int, gpus: int, layout: str | None
             continue
         several = frequency(name, value, spec.model.layers) if name in PATTERNS else value
         row = names.get(name)
-        found[row.name if row else f"model.{name}"] = row.write(several) if row else several
-    return nested(found | dict(_nemo_settings(spec, nodes, gpus) if tool == "nemo" else _core_settings(spec)))
+        settings[row.name if row else f"model.{name}"] = row.write(several) if row else several
+    return nested(settings | dict(_nemo_settings(spec, nodes, gpus) if tool == "nemo" else _core_settings(spec)))
 
 
 def _refused(spec: Workload) -> Iterator[ToolRefusal]:
-    """Yield keys of a workload, whether NeMo has no setting for their values, and what it has."""
+    """Yield (workload key, whether NeMo cannot express its value, what NeMo supports)."""
     train = spec.training
     narrow = train.precision == "fp8" and train.fp8_scaling != "delayed"
     yield "training.fp8_scaling", narrow, "its fp8 has delayed scaling"
@@ -218,7 +226,7 @@ def _refused(spec: Workload) -> Iterator[ToolRefusal]:
 
 
 def _nemo_settings(spec: Workload, nodes: int, gpus: int) -> Iterator[Argument]:
-    """Yield NeMo's settings that no argument of Megatron has."""
+    """Yield the settings of NeMo that correspond to no argument of Megatron."""
     vocab, multiple = spec.model.vocab, spec.model.vocab_multiple * spec.parallelism.tp
     yield "defaults", ["megatron_gpt_config", "_self_"]
     yield from (("trainer.num_nodes", nodes), ("trainer.devices", gpus), ("trainer.accelerator", "gpu"))
@@ -233,7 +241,7 @@ def _nemo_settings(spec: Workload, nodes: int, gpus: int) -> Iterator[Argument]:
 
 
 def _core_settings(spec: Workload) -> Iterator[Argument]:
-    """Yield Megatron-Bridge's settings that no argument of Megatron-LM has. Raises InputError for a precision without one."""
+    """Yield the settings of Megatron-Bridge without a Megatron argument. Raises InputError for an unsupported precision."""
     row, gated = rows("megatron-bridge")[FUNCTION], spec.model.activation in GATED.values()
     names = (row.write(name) for name, act in (GATED if gated else PLAIN).items() if act == spec.model.activation)
     yield from ((GATE, gated), (FUNCTION, next(filter(None, names))))

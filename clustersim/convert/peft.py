@@ -15,7 +15,7 @@ from clustersim.errors import InputError, shown
 from clustersim.files import read_text
 
 BESIDE = "adapter_config.json"
-"""Name of PEFT's file, which is read beside a config.json."""
+"""Name of PEFT's file in the folder of a config.json."""
 MODULES = {row["module"]: row["target"] for row in records("peft")}
 """{name of a model's module: our target}"""
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -24,13 +24,14 @@ NEMO: dict[str, tuple[str, ...]] = {"attention": ("linear_qkv", "linear_proj"), 
 NEMO["all"] = NEMO["attention"] + NEMO["mlp"]
 """NeMo's groups of targets before 2.0."""
 REFUSED = ("use_dora", "rank_pattern", "modules_to_save", "layers_to_transform", "layer_replication", "megatron_config")
-"""Keys of PEFT that train something else or more, which are refused."""
+"""Keys of PEFT that train other or additional weights; they are refused."""
 
 
-def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, object]:
-    """Return `training.lora` from the adapter_config.json next to a config.json, {} without one.
+def adapter_settings(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, object]:
+    """Return `training.lora` from the adapter_config.json in the folder of the config.json `path`, {} without one.
 
-    gated: whether the MLP has a gate. Frozen weights have bitsandbytes' format, if any. Raises InputError for an invalid file.
+    gated: whether the MLP has a gate. config: keys of the config.json; frozen weights have its bitsandbytes format, if any.
+    Raises InputError for an invalid file.
     """
     place = Path(path).with_name(BESIDE)
     if not place.is_file():
@@ -44,49 +45,52 @@ def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, ob
     if keys.get("bias", "none") != "none":
         raise InputError(f"{place}: bias {shown(keys['bias'])} trains biases too, which is not supported; write none")
     packed = config.get("quantization_config")
-    said = packed if isinstance(packed, dict) else {}
-    base = "int8" if said.get("load_in_8bit") else "nf4" if said.get("load_in_4bit") else None
-    base = None if base == "nf4" and said.get("bnb_4bit_quant_type") != "nf4" else base
-    found = {"rank": keys.get("r"), "alpha": keys.get("lora_alpha"), "dropout": keys.get("lora_dropout", 0.0)}
+    quantization = packed if isinstance(packed, dict) else {}
+    base = "int8" if quantization.get("load_in_8bit") else "nf4" if quantization.get("load_in_4bit") else None
+    base = None if base == "nf4" and quantization.get("bnb_4bit_quant_type") != "nf4" else base
+    lora = {"rank": keys.get("r"), "alpha": keys.get("lora_alpha"), "dropout": keys.get("lora_dropout", 0.0)}
     targets = linears(str(place), keys.get("target_modules"), gated)
-    return {**found, "targets": targets, **({"base": base} if base else {})}
+    return {**lora, "targets": targets, **({"base": base} if base else {})}
 
 
-def linears(path: str, said: object, gated: bool) -> list[str]:
-    """Return the targets for PEFT's `target_modules`: module names, or all-linear. Raises InputError for unknown names."""
-    names = ALL if said == "all-linear" else said if isinstance(said, list) else [said]
+def linears(path: str, modules: object, gated: bool) -> list[str]:
+    """Return the targets of PEFT's `target_modules`, a name, names, or all-linear. Raises InputError for an unknown name."""
+    names = ALL if modules == "all-linear" else modules if isinstance(modules, list) else [modules]
     return list(dict.fromkeys(_target(path, name, gated) for name in names if gated or name != "gate_proj"))
 
 
 def _target(path: str, name: object, gated: bool) -> str:
-    """Return the target of a module name, also if enclosing modules precede it. Raises InputError for an unknown name."""
+    """Return the target of a module, such as `layers.0.q_proj`: its last name counts. Raises InputError for an unknown name."""
     parts = str(name).split(".")
-    found = next((MODULES[one] for one in (".".join(parts[-2:]), parts[-1]) if one in MODULES), None)
-    if found is None:
+    target = next((MODULES[candidate] for candidate in (".".join(parts[-2:]), parts[-1]) if candidate in MODULES), None)
+    if target is None:
         known = ", ".join(name for name in MODULES if "_proj" in name)
         raise InputError(f"{path}: target_modules: {shown(name)} is not a known linear; use {known} or all-linear")
-    return found if gated or not found.startswith("linear_fc1") else "linear_fc1"
+    return target if gated or not target.startswith("linear_fc1") else "linear_fc1"
 
 
 def section(value: object) -> object:
-    """Return `training.lora` for a `peft` section of Megatron-Bridge or NeMo; None for a scheme other than LoRA."""
+    """Return `training.lora` for a `peft` section of Megatron-Bridge or NeMo; None without adapters.
+
+    Another scheme than LoRA, or a value of another form, is returned for validation to reject.
+    """
     if not isinstance(value, Mapping):
         return {"rank": 32} if value == "lora" else None if value in (None, False, "none") else value  # LoRA's defaults
     scheme = value.get("peft_scheme", value.get("type", "lora"))
-    own = value.get("lora_tuning", value)
-    if scheme in (None, "none") or not isinstance(own, Mapping):
+    settings = value.get("lora_tuning", value)
+    if scheme in (None, "none") or not isinstance(settings, Mapping):
         return None
-    return dict(_keys(own)) if scheme == "lora" else {"peft_scheme": scheme}
+    return dict(_keys(settings)) if scheme == "lora" else {"peft_scheme": scheme}
 
 
-def _keys(own: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+def _keys(settings: Mapping[object, object]) -> Iterator[tuple[str, object]]:
     """Yield (key of `training.lora`, value) of an adapter's section of Megatron-Bridge or NeMo."""
     names = {"rank": ("dim", "adapter_dim"), "alpha": ("alpha",), "dropout": ("dropout", "adapter_dropout")}
     for ours, theirs in names.items():
-        yield from ((ours, own[name]) for name in theirs if name in own)
-    if "dim" not in own and "adapter_dim" not in own:
+        yield from ((ours, settings[name]) for name in theirs if name in settings)
+    if "dim" not in settings and "adapter_dim" not in settings:
         yield "rank", 32
-    if "a2a_experimental" in own:
-        yield "a2a", bool(own["a2a_experimental"])
-    if isinstance(said := own.get("target_modules"), list):
-        yield "targets", [target for name in said for target in NEMO.get(str(name), (str(name).rsplit(".", 1)[-1],))]
+    if "a2a_experimental" in settings:
+        yield "a2a", bool(settings["a2a_experimental"])
+    if isinstance(modules := settings.get("target_modules"), list):
+        yield "targets", [target for name in modules for target in NEMO.get(str(name), (str(name).rsplit(".", 1)[-1],))]

@@ -36,13 +36,17 @@ class UnreadValue(str):
 
 
 def recipe_sections(path: str, text: str, name: str | None) -> dict[str, object]:
-    """Return the ConfigContainer of the function `name` of a file, or of its only recipe. Raises InputError if it has none."""
+    """Return the sections of the ConfigContainer that the function `name` of a recipe file returns.
+
+    text: content of the file. name: None for the file's only recipe. Raises InputError for invalid Python, an unknown function,
+    or a statement that cannot be read.
+    """
     try:
         body = ast.parse(text).body
     except UNREADABLE as error:
         raise InputError(f"{path}: not valid Python ({error}); give a recipe of Megatron-Bridge") from error
-    functions = {one.name: one for one in body if isinstance(one, ast.FunctionDef)}
-    recipes = [one for one in functions if one.endswith("_config") and not one.startswith("_")]
+    functions = {statement.name: statement for statement in body if isinstance(statement, ast.FunctionDef)}
+    recipes = [key for key in functions if key.endswith("_config") and not key.startswith("_")]
     if not name and len(recipes) != 1:
         several = f"has {len(recipes)} recipes; give --recipe with one, such as {', '.join(recipes[:3])}"
         raise InputError(
@@ -52,11 +56,12 @@ def recipe_sections(path: str, text: str, name: str | None) -> dict[str, object]
     if chosen is None:
         raise InputError(f"{path}: has no function of that name; {suggest(str(name), recipes)}")
     reader = RecipeReader(path, functions)
-    reader.run([one for one in body if isinstance(one, ast.Assign | ast.AnnAssign | ast.ImportFrom)], reader.constants)
-    found = reader.called(chosen, (), {})
-    if not isinstance(found, dict):
+    constants = [part for part in body if isinstance(part, ast.Assign | ast.AnnAssign | ast.ImportFrom)]
+    reader.run(constants, reader.constants)
+    config = reader.called(chosen, (), {})
+    if not isinstance(config, dict):
         raise reader.error(chosen, "returns a config that is not known")
-    return found
+    return config
 
 
 class RecipeReader:
@@ -68,24 +73,28 @@ class RecipeReader:
 
     def error(self, node: ast.stmt, why: str) -> InputError:
         """Return the error at a statement."""
-        said = ast.unparse(node).partition("\n")[0][:100]
+        first_line = ast.unparse(node).partition("\n")[0][:100]
         return InputError(
-            f"{self.path}:{node.lineno}: `{said}` {why} without running it; write constants, or leave it out"
+            f"{self.path}:{node.lineno}: `{first_line}` {why} without running it; write constants, or leave it out"
         )
 
     def called(self, function: ast.FunctionDef, values: Sequence[object], named: Mapping[str, object]) -> object:
-        """Return the value of a function of the file for its arguments. Raises InputError if calls never end."""
+        """Return the value that a function of the file returns, None without a return statement.
+
+        values, named: its positional and keyword arguments. Raises InputError after more than CALLS calls.
+        """
         self.calls += 1
         if self.calls > CALLS:
             raise self.error(function, "is called without end, as far as can be read")
-        said = function.args
-        names = [one.arg for one in said.args]
-        usual = dict(zip(names[::-1], said.defaults[::-1], strict=False))
-        usual |= {one.arg: value for one, value in zip(said.kwonlyargs, said.kw_defaults, strict=True) if value}
+        parameters = function.args
+        names = [parameter.arg for parameter in parameters.args]
+        defaults = dict(zip(names[::-1], parameters.defaults[::-1], strict=False))
+        keywords = zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
+        defaults |= {keyword.arg: value for keyword, value in keywords if value}
         scope: dict[str, object] = {name: UnreadValue(f"${{{name}}}") for name in names}
-        scope |= {name: self.said(value, {}) for name, value in usual.items()}
-        found = self.run(function.body, {**scope, **dict(zip(names, values, strict=False)), **named})
-        return found[0] if found else None
+        scope |= {name: self.value_or_reference(value, {}) for name, value in defaults.items()}
+        returned = self.run(function.body, {**scope, **dict(zip(names, values, strict=False)), **named})
+        return returned[0] if returned else None
 
     def run(self, body: Iterable[ast.stmt], scope: dict[str, object]) -> list[object]:
         """Change a scope by statements. Return [returned value], [] without one. Raises InputError for unsupported statements."""
@@ -95,17 +104,17 @@ class RecipeReader:
                     case ast.Expr(value=ast.Constant()) | ast.Import() | ast.Assert() | ast.AnnAssign(value=None):
                         continue
                     case ast.ImportFrom(names=names):  # a function stands for its own name, as in a saved config
-                        scope |= {one.name: one.name for one in names if one.name.islower()}
+                        scope |= {imported.name: imported.name for imported in names if imported.name.islower()}
                     case ast.Return(value=value):
-                        return [self.said(value, scope) if value else None]
+                        return [self.value_or_reference(value, scope) if value else None]
                     case (
                         ast.Assign(targets=[target], value=value)
                         | ast.AnnAssign(target=target, value=ast.expr() as value)
                     ):
-                        self.put(target, self.said(value, scope), scope)
+                        self.put(target, self.value_or_reference(value, scope), scope)
                     case ast.If(test=test, body=then, orelse=other):
-                        if found := self.run(then if self.value(test, scope) else other, scope):
-                            return found
+                        if returned := self.run(then if self.value(test, scope) else other, scope):
+                            return returned
                     case ast.Expr(value=ast.Call() as call):
                         self.value(call, scope)
                     case _:
@@ -115,19 +124,19 @@ class RecipeReader:
         return []
 
     def put(self, target: ast.expr, value: object, scope: dict[str, object]) -> None:
-        """Set a name, a field of a config, or several of them. Raises one of UNKNOWN if the config is not known."""
+        """Set a name, a field of a config, or each item of a tuple. Raises one of UNKNOWN if the config is not known."""
         match target:
             case ast.Name(id=name):
                 scope[name] = value
             case ast.Attribute(value=inner, attr=name):
                 self.fields(inner, scope)[name] = value
             case ast.Tuple(elts=items):
-                for item, one in zip(items, value if isinstance(value, list) else [value] * len(items), strict=True):
-                    self.put(item, one, scope)
+                for item, part in zip(items, value if isinstance(value, list) else [value] * len(items), strict=True):
+                    self.put(item, part, scope)
             case _:
                 raise ValueError(target)
 
-    def said(self, node: ast.expr, scope: Mapping[str, object]) -> object:
+    def value_or_reference(self, node: ast.expr, scope: Mapping[str, object]) -> object:
         """Return the value of an expression, an UnreadValue if it is not known. Raises InputError if calls never end."""
         try:
             return self.value(node, scope)
@@ -135,50 +144,53 @@ class RecipeReader:
             return UnreadValue(f"${{line {node.lineno}, {ast.unparse(node).translate(MARKS)}}}")
 
     def fields(self, node: ast.expr, scope: Mapping[str, object]) -> dict[str, object]:
-        """Return the config or section that an expression names. Raises as `value` does."""
-        if isinstance(found := self.value(node, scope), dict):
-            return found
+        """Return the config or section that an expression names. Raises InputError, or one of UNKNOWN for another value."""
+        if isinstance(config := self.value(node, scope), dict):
+            return config
         raise ValueError(node)
 
     def value(self, node: ast.expr, scope: Mapping[str, object]) -> object:
         """Return the value of an expression. Raises InputError, and one of UNKNOWN for a value that is not known."""
-        known, found = {**self.constants, **scope}, object()
+        known, result = {**self.constants, **scope}, object()
         match node:
             case ast.Constant(value=constant):
-                found = constant
+                result = constant
             case ast.Name(id=name):
-                found = known[name]
+                result = known[name]
             case ast.Attribute(value=ast.Name(id=module), attr=name) if module not in known:
-                found = name  # torch.float32, AttnBackend.flash
+                result = name  # torch.float32, AttnBackend.flash
             case ast.Attribute(value=inner, attr=name):
-                found = self.fields(inner, scope)[name]
+                result = self.fields(inner, scope)[name]
             case ast.List(elts=items) | ast.Tuple(elts=items):
-                found = [self.said(item, scope) for item in items]
+                result = [self.value_or_reference(item, scope) for item in items]
             case ast.Call():
-                found = self.result(node, scope)
+                result = self.result(node, scope)
             case ast.Compare(left=left, ops=[sign], comparators=[right]):
-                found = COMPARED[type(sign)](self.value(left, scope), self.value(right, scope))
+                result = COMPARED[type(sign)](self.value(left, scope), self.value(right, scope))
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-                found = -number
+                result = -number
             case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.Div):
-                found = combined(op, self.value(left, scope), self.value(right, scope))
+                result = combined(op, self.value(left, scope), self.value(right, scope))
             case _:
                 raise ValueError(node)
-        if isinstance(found, UnreadValue):
-            raise ValueError(found)
-        return found
+        if isinstance(result, UnreadValue):
+            raise ValueError(result)
+        return result
 
     def result(self, node: ast.Call, scope: Mapping[str, object]) -> object:
-        """Return the value of a call: of a function of the file or the library, or a constructor's arguments as a section."""
+        """Return the value of a call of a function of the file or of LIBRARY. A constructor's value is a section of its arguments.
+
+        Raises InputError, or one of UNKNOWN for another call.
+        """
         name = ast.unparse(node.func).rpartition(".")[2]
-        if any(one.arg is None for one in node.keywords) or any(isinstance(one, ast.Starred) for one in node.args):
+        if any(part.arg is None for part in node.keywords) or any(isinstance(part, ast.Starred) for part in node.args):
             raise ValueError(node)
-        if inner := next((one for one in ast.walk(node.func) if isinstance(one, ast.Call)), None):
+        if inner := next((part for part in ast.walk(node.func) if isinstance(part, ast.Call)), None):
             if name != "to_megatron_provider":  # AutoBridge.from_hf_pretrained("…").to_megatron_provider(…)
                 raise ValueError(node)
             return self.result(inner, scope)
-        values = [self.said(one, scope) for one in node.args]
-        named = {str(one.arg): self.said(one.value, scope) for one in node.keywords}
+        values = [self.value_or_reference(part, scope) for part in node.args]
+        named = {str(part.arg): self.value_or_reference(part.value, scope) for part in node.keywords}
         if name in self.functions:
             return self.called(self.functions[name], values, named)
         if name not in LIBRARY and name[:1].isupper() and not values:

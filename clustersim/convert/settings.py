@@ -17,19 +17,22 @@ from clustersim.convert.table import Alias, plain, same
 from clustersim.errors import InputError, nearest, shown
 
 Keys = dict[str, object]
-"""Values by dotted key, of a workload or of settings."""
+"""{dotted key: value} of a workload, or of another tool's settings."""
 ToolRefusal = tuple[str, object, str]
-"""A key of a workload, whether another tool cannot say its value, and why."""
+"""(key of a workload, whether another tool cannot express its value, reason)."""
 
 
-def flat(data: Mapping[str, object], whole: Callable[[str], object], at: str = "") -> dict[str, object]:
-    """Return nested settings by dotted key; a section stays one setting if `whole` of its dotted key is true."""
-    found: dict[str, object] = {}
+def flat(data: Mapping[str, object], is_setting: Callable[[str], object], prefix: str = "") -> dict[str, object]:
+    """Return nested settings as {dotted key: value}. A section is one setting if it is empty or `is_setting` of its key is true.
+
+    prefix: text before all keys, such as `model.`.
+    """
+    settings: dict[str, object] = {}
     for key, value in data.items():
-        name = f"{at}{key}"
-        inner = value if isinstance(value, dict) and not whole(name) else {}
-        found |= flat(inner, whole, f"{name}.") if inner else {name: value}
-    return found
+        name = f"{prefix}{key}"
+        inner = value if isinstance(value, dict) and not is_setting(name) else {}
+        settings |= flat(inner, is_setting, f"{name}.") if inner else {name: value}
+    return settings
 
 
 def under(name: str, sections: Iterable[str]) -> bool:
@@ -37,10 +40,10 @@ def under(name: str, sections: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{section}.") for section in sections)
 
 
-def nested(found: Mapping[str, object]) -> dict[str, object]:
-    """Return settings by dotted key as nested sections."""
+def nested(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings given as {dotted key: value} as nested sections."""
     data: dict[str, object] = {}
-    for key, value in found.items():
+    for key, value in settings.items():
         replace(data, tuple(key.split(".")), value, key)
     return data
 
@@ -67,7 +70,7 @@ def unsayable(key: str, why: str) -> InputError:
 
 
 def refuse(rules: Iterable[ToolRefusal]) -> None:
-    """Raise InputError for the first key that another tool cannot say."""
+    """Raise InputError for the first rule (workload key, refused, reason) whose second part is true."""
     for key, wrong, why in rules:
         if wrong:
             raise unsayable(key, why)
@@ -79,33 +82,40 @@ class ToolSettings:
 
     path: str
     tool: str
+    """Name and release of the tool, for messages."""
     rows: Mapping[str, Alias]
-    given: Mapping[str, object]
+    """Rows of the tool's table by setting."""
+    in_file: Mapping[str, object]
     """Settings of the file by dotted key."""
     neutral: tuple[str, ...] = ()
     """Sections whose settings have no effect unless the table says otherwise."""
     ignored: list[str] = field(default_factory=list)
+    """Settings of the file without effect, which `spec` adds."""
     not_modelled: list[str] = field(default_factory=list)
+    """Settings of the file whose effect is not modelled, which `spec` adds."""
 
     def error(self, name: str, why: str) -> InputError:
-        """Return an error at one setting."""
+        """Return an error with the path, the setting, its value and the reason."""
         return InputError(f"{self.path}: {name}: {shown(self[name])} {why}")
 
     def __getitem__(self, name: str) -> object:
         """Return a setting, its default if the file leaves it out."""
         row = self.rows[name]
-        return self.given.get(name, plain(row.columns["default"]))
+        return self.in_file.get(name, plain(row.columns["default"]))
 
     def plain(self, spec: Workload) -> Keys:
-        """Return the workload keys as settings, for keys with one setting. Raises InputError for a value without one."""
-        found: Keys = {}
+        """Return {setting: value} for the keys of a workload that one setting expresses (column `export` is x).
+
+        Raises InputError for a key whose value no value of the setting expresses.
+        """
+        settings: Keys = {}
         for name, row in self.rows.items():
             if row.columns["export"] == "x":
                 key = ".".join(map(str, row.key))
-                found[name] = row.write(attrgetter(key)(spec))
-                if found[name] is None:
+                settings[name] = row.write(attrgetter(key)(spec))
+                if settings[name] is None:
                     raise unsayable(key, f"{name} is {' or '.join(map(str, row.words))}")
-        return found
+        return settings
 
     def number(self, name: str, least: int = 1) -> int:
         """Return an integer setting of at least `least`. Raises InputError for another value."""
@@ -115,30 +125,34 @@ class ToolSettings:
         return value
 
     def several(self, name: str) -> list[object]:
-        """Return a setting that is a list, or words, as a list; [] for another value."""
+        """Return a setting as a list: the items of a list, or the words of a text; [] for another value."""
         value = self[name]
         if isinstance(value, list):
             return value
         return list(value.split()) if isinstance(value, str) else []
 
     def spec(self, name: str, model: Mapping[str, object]) -> dict[str, object]:
-        """Return the workload keys of settings with one key each. Raises InputError if a value cannot be expressed."""
-        found: dict[str, object] = {"name": name, **{f"model.{key}": value for key, value in model.items()}}
-        for own, value in {**{name: self[name] for name in self.rows}, **self.given}.items():
-            row = self.rows.get(own)
+        """Return {workload key: value}: `name`, the keys of `model` under `model.`, and keys that one setting each expresses.
+
+        Settings without effect are added to `ignored` or `not_modelled`. Raises InputError for unknown settings and unsupported
+        values.
+        """
+        keys: dict[str, object] = {"name": name, **{f"model.{key}": value for key, value in model.items()}}
+        for setting, value in {**{name: self[name] for name in self.rows}, **self.in_file}.items():
+            row = self.rows.get(setting)
             if row is None:
-                if not under(own, self.neutral):
-                    hint = nearest(own, self.rows) or "leave it out"
-                    raise InputError(f"{self.path}: {own}: is not a known setting of {self.tool}; {hint.strip()}")
-                self.ignored.append(own)
+                if not under(setting, self.neutral):
+                    hint = nearest(setting, self.rows) or "leave it out"
+                    raise InputError(f"{self.path}: {setting}: is not a known setting of {self.tool}; {hint.strip()}")
+                self.ignored.append(setting)
             elif row.key in (("-",), ("~",)):
-                (self.ignored if row.key == ("-",) else self.not_modelled).extend([own] * (own in self.given))
+                (self.ignored if row.key == ("-",) else self.not_modelled).extend([setting] * (setting in self.in_file))
             elif row.key == ("!",):
                 if value not in (plain(row.columns["default"]), None, False, "", []):
-                    raise self.error(own, "cannot be expressed in a workload; leave it out")
+                    raise self.error(setting, "cannot be expressed in a workload; leave it out")
             elif row.words and value is not None and not any(same(value, word) for word in row.words):
                 words = ", ".join(map(json.dumps, row.words))
-                raise self.error(own, f"cannot be expressed in a workload; write {words}")
-            elif row.key != ("*",) and (meant := row.read(value)) is not None:
-                found[".".join(map(str, row.key))] = meant
-        return found
+                raise self.error(setting, f"cannot be expressed in a workload; write {words}")
+            elif row.key != ("*",) and (converted := row.read(value)) is not None:
+                keys[".".join(map(str, row.key))] = converted
+        return keys

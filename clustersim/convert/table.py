@@ -14,8 +14,11 @@ from typing import NamedTuple
 from clustersim.config.yaml import Loc, parse
 
 FOLDER = Path(__file__).parent / "tables"
+"""Folder of the tables."""
 PLAIN: Mapping[str, str | bool | int | None] = {"true": True, "false": False, "-": None, "": None}
+"""{word of a table: its value}, for words that do not stand for themselves."""
 Conversion = Callable[[object], object]
+"""Function from another tool's value to ours."""
 
 
 class Alias(NamedTuple):
@@ -31,7 +34,7 @@ class Alias(NamedTuple):
     """Further columns of the row, by name."""
 
     def read(self, value: object) -> object:
-        """Return our value for theirs, None if it sets nothing; unknown words are kept for validation to reject."""
+        """Return our value for theirs, None if it sets nothing. An unknown word is returned, for validation to reject."""
         if self.function is not None:
             return self.function(value)
         if self.values == "not":
@@ -42,7 +45,7 @@ class Alias(NamedTuple):
         return next((ours for theirs, ours in self._pairs() if same(theirs, value)), left_out)
 
     def write(self, value: object) -> object:
-        """Return their value for ours, None if none of theirs means it."""
+        """Return their value for ours, None if the table has no value of theirs for it."""
         if self.values == "not":
             return not value if isinstance(value, bool) else None
         if self.function is not None or not self.values:
@@ -51,7 +54,7 @@ class Alias(NamedTuple):
 
     @property
     def words(self) -> list[object]:
-        """Values of the other tool that the table lists; empty if it accepts any value."""
+        """Values of the other tool that the table lists; [] if it accepts any value."""
         texts = dict.fromkeys(pair.partition("=")[0] for pair in self.values.split())
         return [plain(text) for text in texts] if "=" in self.values else []
 
@@ -61,13 +64,13 @@ class Alias(NamedTuple):
         return [(plain(theirs), plain(ours)) for theirs, _, ours in halves]
 
 
-def same(one: object, other: object) -> bool:
-    """Return whether two values are equal and of one type: true is not 1."""
-    return one == other and type(one) is type(other)
+def same(value: object, other: object) -> bool:
+    """Return whether two values are equal and of one type: true and 1 are not the same."""
+    return value == other and type(value) is type(other)
 
 
 def plain(word: str) -> object:
-    """Return the value of a word in a table, None for nothing or `-`."""
+    """Return the value of a word in a table: a number, true or false, None for `-` or no text, else the word."""
     if word.lstrip("-").isdecimal():
         return int(word)
     return float(word) if word.replace(".", "", 1).isdecimal() else PLAIN.get(word, word)
@@ -75,23 +78,23 @@ def plain(word: str) -> object:
 
 @cache
 def lines(name: str) -> list[str]:
-    """Return the lines of a file in `tables/` without comments."""
+    """Return the lines of a file in `tables/` that are neither empty nor comments."""
     text = (FOLDER / name).read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def words(name: str) -> tuple[str, ...]:
-    """Return the words of a file in `tables/`."""
+    """Return all words of a file in `tables/`, named with its suffix; lines that begin with # are comments."""
     return tuple(word for line in lines(name) for word in line.split())
 
 
 def records(name: str) -> list[dict[str, str]]:
-    """Return the rows of `tables/NAME.csv` by column; only values of the last column may contain commas."""
+    """Return the rows of `tables/NAME.csv` as {column: text}. Only texts of the last column may contain commas."""
     first, *rest = lines(f"{name}.csv")
     head = first.split(",")
     return [dict(zip(head, row.split(",", len(head) - 1), strict=True)) for row in rest]
 
 
 def records_of(name: str) -> dict[str, dict[str, object]]:
-    """Return {name: mapping} of `tables/NAME.yaml`."""
+    """Return the content of `tables/NAME.yaml`, {name: {key: value}}."""
     return dict(parse((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), foreign=True).data)

@@ -50,118 +50,126 @@ class TrainerRequest(NamedTuple):
     gpus: int | None = None
     """Number of GPUs that the job runs on."""
     settings: Mapping[str, object] = {}
-    """Overriding values of workload keys, by dotted key."""
+    """{dotted key of the workload: value}, which override the file."""
 
 
-def imported(tool: str, path: str, text: str, asked: TrainerRequest) -> Imported:
-    """Return the workload of a settings file. Raises InputError with the setting that is unknown or cannot be expressed."""
-    found = TrainerImport.of(tool, path, text)
-    if tool == "deepspeed" or found.facts.get("deepspeed"):
-        found.facts["trainer"] = "deepspeed"
-        found.join_deepspeed()
-    sharded = any(found.facts.get(name) for name in ("fsdp", "version", "shard", "strategy"))
-    found.facts.setdefault("trainer", "fsdp" if sharded else "ddp")
-    return found.workload(tool, asked)
+def imported(tool: str, path: str, text: str, request: TrainerRequest) -> Imported:
+    """Return the workload of a settings file. tool: a key of TITLES. path, text: the file's path, for messages, and content.
+
+    Raises InputError with the setting that is unknown or cannot be expressed.
+    """
+    state = TrainerImport.from_text(tool, path, text)
+    if tool == "deepspeed" or state.facts.get("deepspeed"):
+        state.facts["trainer"] = "deepspeed"
+        state.join_deepspeed()
+    sharded = any(state.facts.get(name) for name in ("fsdp", "version", "shard", "strategy"))
+    state.facts.setdefault("trainer", "fsdp" if sharded else "ddp")
+    return state.workload(tool, request)
 
 
 @dataclass
 class TrainerImport:
     """State of an import: keys of the workload, and intermediate values from settings."""
 
-    said: ToolSettings
+    settings: ToolSettings
     keys: Keys
+    """Keys of the workload so far."""
     facts: Keys
+    """Intermediate values by name, without `*.`."""
     auto: set[str]
     """Keys, and intermediate values as `*.NAME`, of settings whose value is "auto"."""
     assumed: list[str]
+    """Assumed values that no setting sets, in words."""
 
     @classmethod
-    def of(cls, tool: str, path: str, text: str) -> TrainerImport:
+    def from_text(cls, tool: str, path: str, text: str) -> TrainerImport:
         """Return the state after a settings file was read. Raises InputError for invalid files and unknown values."""
         known = rows(tool)
         sections = {name[:at] for name in known for at, letter in enumerate(name) if letter == "."}
-        said = flat(parse(text, path, foreign=True).data, known.__contains__)
-        given = {name: value for name, value in said.items() if value or name not in sections}
-        unset = {name for name in given.keys() & known if given[name] == "auto" and "auto" not in known[name].words}
+        values = flat(parse(text, path, foreign=True).data, known.__contains__)
+        present = {name: value for name, value in values.items() if value or name not in sections}
+        unset = {name for name in present.keys() & known if present[name] == "auto" and "auto" not in known[name].words}
         auto = {name for name in unset if known[name].key[0] not in ("-", "~", "!")}
-        kind = given.get("distributed_type")
-        idle = [name for name in given if kind and SECTIONS.get(name.partition(".")[0], kind) != kind and name in known]
-        said = {name: value for name, value in given.items() if name not in {*auto, *idle}}
-        settings = ToolSettings(path, TITLES[tool], known, said, ignored=idle)
+        kind = present.get("distributed_type")
+        idle = [
+            name for name in present if kind and SECTIONS.get(name.partition(".")[0], kind) != kind and name in known
+        ]
+        values = {name: value for name, value in present.items() if name not in {*auto, *idle}}
+        settings = ToolSettings(path, TITLES[tool], known, values, ignored=idle)
         unsaid = {".".join(map(str, known[name].key)) for name in auto}
-        found = {key: value for key, value in settings.spec("", {}).items() if key not in {*unsaid, "name"}}
-        params = given.get("optimizer.params")
+        keys = {key: value for key, value in settings.spec("", {}).items() if key not in {*unsaid, "name"}}
+        params = present.get("optimizer.params")
         if isinstance(params, Mapping) and params.get("torch_adam") is True:  # DeepSpeed's runtime/engine.py
-            found["training.optimizer_kernels"] = "foreach"
-        facts = {key[2:]: value for key, value in found.items() if key[:2] == "*."}
-        return cls(settings, {key: value for key, value in found.items() if key[:2] != "*."}, facts, unsaid, [])
+            keys["training.optimizer_kernels"] = "foreach"
+        facts = {key[2:]: value for key, value in keys.items() if key[:2] == "*."}
+        return cls(settings, {key: value for key, value in keys.items() if key[:2] != "*."}, facts, unsaid, [])
 
     def join_deepspeed(self) -> None:
-        """Add the settings of the DeepSpeed configuration that the file names, if any."""
+        """Add the settings of the DeepSpeed configuration that the file names or contains, if any."""
         path = self.facts.pop("deepspeed", None)
         if not path:
             return
         inline = isinstance(path, Mapping)
-        place = Path(self.said.path) if inline else nearest_file(self.said.path, str(path))
+        place = Path(self.settings.path) if inline else nearest_file(self.settings.path, str(path))
         text = json.dumps(path) if inline else read_text(place, "a DeepSpeed configuration")
-        inner = TrainerImport.of("deepspeed", str(place), text)
-        given = {".".join(map(str, inner.said.rows[name].key)) for name in inner.said.given} | {"*.stage"}
-        for own, theirs, sign in ((self.keys, inner.keys, ""), (self.facts, inner.facts, "*.")):
-            own |= {key: value for key, value in theirs.items() if key not in own or f"{sign}{key}" in given}
+        inner = TrainerImport.from_text("deepspeed", str(place), text)
+        explicit = {".".join(map(str, inner.settings.rows[name].key)) for name in inner.settings.in_file} | {"*.stage"}
+        for target, source, sign in ((self.keys, inner.keys, ""), (self.facts, inner.facts, "*.")):
+            target |= {key: value for key, value in source.items() if key not in target or f"{sign}{key}" in explicit}
         self.auto |= inner.auto
-        self.said.ignored.extend(f"{place.name}: {name}" for name in inner.said.ignored)
-        self.said.not_modelled.extend(f"{place.name}: {name}" for name in inner.said.not_modelled)
+        self.settings.ignored.extend(f"{place.name}: {name}" for name in inner.settings.ignored)
+        self.settings.not_modelled.extend(f"{place.name}: {name}" for name in inner.settings.not_modelled)
 
     def error(self, why: str) -> InputError:
         """Return an error of the whole file."""
-        return InputError(f"{self.said.path}: {why}")
+        return InputError(f"{self.settings.path}: {why}")
 
     def assume(self, key: str, value: object, why: str) -> None:
-        """Set a key that no setting sets, and record it as assumed."""
+        """Set a workload key unless it is set, and record its value as assumed with the reason `why`."""
         if key not in self.keys:
             self.keys[key] = value
             self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 
-    def number(self, name: str, found: Keys, default: int = 0) -> int:
-        """Return a positive integer of `found`, the default if it is missing. Raises InputError for another value."""
-        value = found.get(name)
+    def number(self, name: str, values: Keys, default: int = 0) -> int:
+        """Return `values[name]`, the default if it is missing. Raises InputError unless it is an integer of at least 1."""
+        value = values.get(name)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.error(f"{name}: {shown(value)} must be a whole number of at least 1")
         return value
 
-    def workload(self, tool: str, asked: TrainerRequest) -> Imported:
-        """Return the workload of all settings. Raises InputError for missing ones."""
-        usual, trainer = records_of("trainers"), str(self.facts["trainer"])
-        self.keys |= asked.settings
-        if "training.global_batch" in asked.settings:  # which decides over the steps of the file
+    def workload(self, tool: str, request: TrainerRequest) -> Imported:
+        """Return the workload of all settings, with `request` on top. Raises InputError for missing or contradictory ones."""
+        presets, trainer = records_of("trainers"), str(self.facts["trainer"])
+        self.keys |= request.settings
+        if "training.global_batch" in request.settings:  # which decides over the steps of the file
             self.facts.pop("accumulation", None)
-        name = self._model(asked)
+        name = self._model(request)
         self._precision()
         if self.number("sp", self.facts) > 1:  # Ulysses
             self.keys |= {"parallelism.cp": self.facts["sp"], "parallelism.cp_type": "a2a"}
         self.keys = {f"parallelism.{name}": self.facts.get(name) or 1 for name in ("tp", "cp")} | self.keys
-        gpus = asked.gpus or self.number("gpus", self.facts, int(trainer == "single"))
+        gpus = request.gpus or self.number("gpus", self.facts, int(trainer == "single"))
         if trainer == "deepspeed":
             self._deepspeed()
         elif trainer == "fsdp":
             trainer += str(self.facts.get("version", 1))
             words = re.findall(r"\w+", str(self.facts.get("fsdp", "")).upper())
             self.facts.setdefault("offload", "OFFLOAD" in words)
-            strategy = next((word for word in words if word in usual), "FULL_SHARD")
-            self._sharding(usual[str(self.facts.get("strategy", strategy))], gpus)
+            strategy = next((word for word in words if word in presets), "FULL_SHARD")
+            self._sharding(presets[str(self.facts.get("strategy", strategy))], gpus)
         elif trainer == "megatron":
             self.keys.setdefault("parallelism.zero", self.facts.get("stage", 0))
         if self.facts.get("offload_optimizer") is True:
             self.keys.setdefault("training.offload.optimizer_states", self.facts.get("offload_ratio", 1.0))
         self._batch(gpus)
         self._adapter()
-        own = [name for name in ("liger", "pure") if self.facts.get(name) is True]
-        own += [str(self.said.given.get(name)) for name in ("optim", "optimizer")]
-        own += [f"{tool} {trainer}"] if self.keys["training.precision"] == "bf16" else []
-        extra = {key: value for name in own for key, value in usual.get(name, {}).items()}
-        self.keys = {**usual["model"], **usual[trainer], **extra, **self.keys, **asked.settings}
+        applied = [name for name in ("liger", "pure") if self.facts.get(name) is True]
+        applied += [str(self.settings.in_file.get(name)) for name in ("optim", "optimizer")]
+        applied += [f"{tool} {trainer}"] if self.keys["training.precision"] == "bf16" else []
+        extra = {key: value for name in applied for key, value in presets.get(name, {}).items()}
+        self.keys = {**presets["model"], **presets[trainer], **extra, **self.keys, **request.settings}
         self.assume("training.recompute", "none", "no setting of the file says it")
         if tool == "accelerate" and trainer not in ("deepspeed", "megatron"):
             self.assume("training.optimizer_kernels", "foreach", "torch.optim's default, the script may have another")
@@ -171,11 +179,13 @@ class TrainerImport:
             self.assumed.append(f"full sequences of one document ({why})")
         spec = nested({"name": name, **{key: value for key, value in self.keys.items() if value is not None}})
         machine = plural(gpus, "GPU", "GPUs") if gpus else ""
-        return Imported(spec, tuple(self.said.ignored), tuple(self.said.not_modelled), (), tuple(self.assumed), machine)
+        return Imported(
+            spec, tuple(self.settings.ignored), tuple(self.settings.not_modelled), (), tuple(self.assumed), machine
+        )
 
-    def _model(self, asked: TrainerRequest) -> str:
-        """Set the model's shapes, the sequence length, and keys that depend on the width. Return the model's name."""
-        data = described(self.said.path, self.facts.get("model"), asked.model)
+    def _model(self, request: TrainerRequest) -> str:
+        """Set shapes, sequence length and keys that depend on the width. Return the model's name."""
+        data = described(self.settings.path, self.facts.get("model"), request.model)
         model, name, training = section_of(data, "model"), str(data.get("name", "model")), section_of(data, "training")
         self.keys |= {f"model.{key}": value for key, value in model.items() if f"model.{key}" not in self.keys}
         if "seq" in training:
@@ -192,20 +202,22 @@ class TrainerImport:
         """Set the low-rank adapters of LoRA, and the frozen weights of bitsandbytes."""
         if self.facts.get("adapter") is None or "training.lora" in self.keys:
             return
-        said = self.facts.get("targets", ["q_proj", "v_proj"])  # PEFT's of Llama (peft/utils/constants.py)
-        said = "all-linear" if said == "all" or self.facts.get("all_linear") is True else said
-        names = said.split(",") if isinstance(said, str) and said != "all-linear" else said
+        targets = self.facts.get("targets", ["q_proj", "v_proj"])  # PEFT's of Llama (peft/utils/constants.py)
+        targets = "all-linear" if targets == "all" or self.facts.get("all_linear") is True else targets
+        names = targets.split(",") if isinstance(targets, str) and targets != "all-linear" else targets
         gated = self.keys.get("model.activation") in ("swiglu", "geglu")
         lora: Keys = {key: self.facts[key] for key in ("rank", "alpha", "dropout") if key in self.facts}
-        lora["targets"] = linears(self.said.path, names, gated)
+        lora["targets"] = linears(self.settings.path, names, gated)
         self.keys["training.lora"] = lora | ({"base": self.facts["packed"]} if "packed" in self.facts else {})
 
     def _precision(self) -> None:
         """Set the data type of GEMMs, and of gradients unless a setting or DistributedDataParallel changes it."""
-        said = next((name for name in ("fp8", "bf16", "fp16") if self.facts.get(name) is True), self.facts.get("mixed"))
-        if said is None and self.auto & {"*.bf16", "*.fp16"}:
+        chosen = next(
+            (name for name in ("fp8", "bf16", "fp16") if self.facts.get(name) is True), self.facts.get("mixed")
+        )
+        if chosen is None and self.auto & {"*.bf16", "*.fp16"}:
             self.assume("training.precision", "bf16", '"auto", which the command line of the training script decides')
-        precision = self.keys.setdefault("training.precision", said or "fp32")
+        precision = self.keys.setdefault("training.precision", chosen or "fp32")
         if self.facts.get("trainer") not in ("single", "ddp", "megatron"):
             self.keys.setdefault("training.gradients", precision if precision in ("fp32", "fp16") else "bf16")
 
@@ -214,7 +226,7 @@ class TrainerImport:
         stage = self.keys.setdefault("parallelism.zero", self.facts.get("stage", 0))
         if stage == 3:
             self.keys["parallelism.zero3.reduce_bucket_size"] = self.facts.get("bucket")
-            self.said.not_modelled.extend(["zero_optimization.overlap_comm"] * (self.facts.get("overlap") is False))
+            self.settings.not_modelled.extend(["zero_optimization.overlap_comm"] * (self.facts.get("overlap") is False))
             return
         for key in [key for key in self.keys if key.startswith("parallelism.zero3.")]:
             del self.keys[key]
@@ -223,9 +235,9 @@ class TrainerImport:
             self.keys["parallelism.overlap.grad_reduce"] = self.facts.get("overlap") is True
             self.keys["parallelism.reduce_every_microbatch"] = stage == 2
 
-    def _sharding(self, usual: Mapping[str, object], gpus: int) -> None:
-        """Set the keys of FSDP's sharding and gathers, by its sharding strategy."""
-        keys = dict(usual)
+    def _sharding(self, defaults: Mapping[str, object], gpus: int) -> None:
+        """Set the keys of FSDP's sharding and gathers. defaults: keys of its strategy. Raises InputError for unknown GPUs."""
+        keys = dict(defaults)
         if keys.get("parallelism.fsdp.shard") == "node":
             if not gpus:
                 raise self.error("shards parameters inside nodes; give num_processes or --gpus N")
@@ -264,71 +276,73 @@ class TrainerImport:
         self.keys |= {"training.micro_batch": micro, "training.global_batch": batch, "parallelism.dp": dp or "auto"}
 
 
-def described(path: str, said: object, asked: str | Mapping[str, object] | None) -> Section:
-    """Return the workload with the model of a settings file. Raises InputError if none describes the model.
+def described(path: str, model_name: object, model: str | Mapping[str, object] | None) -> Section:
+    """Return the workload with the model of a settings file. Raises InputError if there is no model.
 
-    asked: a config.json, its folder, a workload's file or name, or the section `model` of a workload. Without it, `said` is the
-    model's name at Hugging Face: the config.json in a folder of that name, or the shipped workload.
+    model: a config.json, its folder, a workload's file or name, or the section `model` of a workload. Without it, `model_name` is
+    the model's name at Hugging Face: the config.json in a folder of that name, or the shipped workload.
     """
-    if isinstance(asked, Mapping):
-        return {"model": asked}
-    if asked is None:
-        if said is None:
+    if isinstance(model, Mapping):
+        return {"model": model}
+    if model is None:
+        if model_name is None:
             raise InputError(f"{path}: describes no model; give --model with its config.json or a workload")
         with suppress(InputError):
-            asked = str(nearest_file(path, f"{said}/config.json"))
+            model = str(nearest_file(path, f"{model_name}/config.json"))
     known = {re.sub(r"\W|_", "", name): str(place) for name, place in shipped.files("workloads").items()}
-    asked = asked or known.get(re.sub(r"\W|_", "", str(said).lower().rpartition("/")[2]))
-    if asked is None:
-        raise InputError(f"{path}: {shown(said)} is not here; give --model with its config.json or a workload")
-    document = read(shipped.find("workloads", asked))
+    model = model or known.get(re.sub(r"\W|_", "", str(model_name).lower().rpartition("/")[2]))
+    if model is None:
+        raise InputError(f"{path}: {shown(model_name)} is not here; give --model with its config.json or a workload")
+    document = read(shipped.find("workloads", model))
     return (converted(document) if is_config(document.data) else document).data
 
 
 def nearest_file(path: str, name: str) -> Path:
-    """Return the file of a name, relative to here, the settings file's folder, or one above. Raises InputError without one."""
+    """Return the file `name` in the current folder, that of `path`, or one above it. Raises InputError without one."""
     places = [Path(name), *(folder / name for folder in Path(path).absolute().parents)]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
         raise InputError(f"{path}: {name} is not a file here or around the settings file; put it there")
-    return found
+    return file
 
 
 def deepspeed_config(spec: Workload) -> str:
-    """Return the DeepSpeed configuration of a placed workload as JSON. Raises InputError for a key without a setting."""
-    one, train, offload = spec.parallelism, spec.training, spec.training.offload
+    """Return a workload as the JSON text of a DeepSpeed configuration. Raises InputError for a key without a setting."""
+    split, train, offload = spec.parallelism, spec.training, spec.training.offload
     refuse(_refused(spec))
     half, zero = train.precision if train.precision != "fp32" else "bf16", "zero_optimization."
-    found = ToolSettings("", "", rows("deepspeed"), {}).plain(spec)
-    found |= {"optimizer.params": {"lr": 1e-4}, "gradient_clipping": float(train.clip_gradients)}
-    found["gradient_accumulation_steps"] = train.global_batch // (train.micro_batch * int(one.dp))
-    found |= {f"{half}.enabled": train.precision == half}
-    found |= {f"{half}.{half}_master_weights_and_grads": True} if train.main_params == half else {}
-    found |= {"bf16.bf16_optimizer_states": True} if train.moments == half == "bf16" else {}
-    found |= {"data_types.grad_accum_dtype": train.gradients} if train.gradients != train.precision else {}
-    found |= {"sequence_parallel_size": one.cp} if one.cp > 1 else {}
-    found |= {"tensor_parallel.autotp_size": one.tp} if one.tp > 1 else {}
-    found |= {f"{zero}stage": one.zero, f"{zero}overlap_comm": one.overlap.grad_reduce or one.zero == 3}
-    found |= {f"{zero}reduce_bucket_size": one.bucket} if one.bucket else {}
-    own = one.zero3.model_dump() if one.zero3 else {}
-    found |= {f"{zero}{'' if key == 'reduce_bucket_size' else 'stage3_'}{key}": value for key, value in own.items()}
+    settings = ToolSettings("", "", rows("deepspeed"), {}).plain(spec)
+    settings |= {"optimizer.params": {"lr": 1e-4}, "gradient_clipping": float(train.clip_gradients)}
+    settings["gradient_accumulation_steps"] = train.global_batch // (train.micro_batch * int(split.dp))
+    settings |= {f"{half}.enabled": train.precision == half}
+    settings |= {f"{half}.{half}_master_weights_and_grads": True} if train.main_params == half else {}
+    settings |= {"bf16.bf16_optimizer_states": True} if train.moments == half == "bf16" else {}
+    settings |= {"data_types.grad_accum_dtype": train.gradients} if train.gradients != train.precision else {}
+    settings |= {"sequence_parallel_size": split.cp} if split.cp > 1 else {}
+    settings |= {"tensor_parallel.autotp_size": split.tp} if split.tp > 1 else {}
+    settings |= {f"{zero}stage": split.zero, f"{zero}overlap_comm": split.overlap.grad_reduce or split.zero == 3}
+    settings |= {f"{zero}reduce_bucket_size": split.bucket} if split.bucket else {}
+    zero3 = split.zero3.model_dump() if split.zero3 else {}
+    settings |= {
+        f"{zero}{'' if key == 'reduce_bucket_size' else 'stage3_'}{key}": value for key, value in zero3.items()
+    }
     if offload.optimizer_states:
-        found |= {f"{zero}offload_optimizer": {"device": "cpu", "ratio": offload.optimizer_states}}
-    found |= {f"{zero}offload_param": {"device": "cpu"}} if offload.parameters else {}
-    return json.dumps(nested(found), indent=2) + "\n"
+        settings |= {f"{zero}offload_optimizer": {"device": "cpu", "ratio": offload.optimizer_states}}
+    settings |= {f"{zero}offload_param": {"device": "cpu"}} if offload.parameters else {}
+    return json.dumps(nested(settings), indent=2) + "\n"
 
 
 def _refused(spec: Workload) -> Iterator[ToolRefusal]:
-    """Yield keys of a workload, whether DeepSpeed has no setting for their values, and what it has."""
-    one, train, states = spec.parallelism, spec.training, spec.training.offload.optimizer_states
+    """Yield (workload key, whether DeepSpeed cannot express its value, what it supports)."""
+    split, train, states = spec.parallelism, spec.training, spec.training.offload.optimizer_states
     yield "training.precision", train.precision not in ("fp32", "bf16", "fp16"), "it has fp32, bf16 and fp16"
-    yield "parallelism.pp", one.pp > 1, "a pipeline is code of the model, not a setting"
-    yield "parallelism.ep", one.spread, "experts are spread by code of the model, not by a setting"
-    yield "parallelism.sequence_parallel", one.sequence_parallel, "AutoTP keeps whole activations on each rank"
+    yield "parallelism.pp", split.pp > 1, "a pipeline is code of the model, not a setting"
+    yield "parallelism.ep", split.spread, "experts are spread by code of the model, not by a setting"
+    yield "parallelism.sequence_parallel", split.sequence_parallel, "AutoTP keeps whole activations on each rank"
     mixed = train.moments not in ("fp32", train.main_params)
     yield "training.moments", mixed, "with 16-bit main_params they may be bf16"
-    half = train.main_params in ("bf16", "fp16") and not one.zero
+    half = train.main_params in ("bf16", "fp16") and not split.zero
     yield "training.main_params", half, "ZeRO alone has them in 16 bits"
-    yield "training.offload.optimizer_states", 0 < states < 1 and one.zero < 3, "ZeRO-3 alone has a part"
-    yield "training.offload.optimizer_states", states and not one.zero, "ZeRO alone offloads it"
-    yield "parallelism.cp_type", one.cp > 1 and one.cp_type != "a2a", "it exchanges heads for tokens, a2a"
+    yield "training.offload.optimizer_states", 0 < states < 1 and split.zero < 3, "ZeRO-3 alone has a part"
+    yield "training.offload.optimizer_states", states and not split.zero, "ZeRO alone offloads it"
+    yield "parallelism.cp_type", split.cp > 1 and split.cp_type != "a2a", "it exchanges heads for tokens, a2a"

@@ -15,7 +15,7 @@ from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
 from clustersim.convert.layout_text import stages_of
 from clustersim.convert.megatron import NEEDS, NO_EFFECT, NOT_MODELLED, REMEDIES, YIELDS, find, refused, sorted_out
-from clustersim.convert.megatron_groups import GroupError, Joined, joined, silent
+from clustersim.convert.megatron_groups import GroupedKey, GroupError, grouped_keys, silent
 from clustersim.convert.peft import BESIDE
 from clustersim.errors import InputError, UnknownNameError
 from clustersim.frameworks.table import load as load_framework
@@ -208,13 +208,13 @@ def rename(document: Document) -> Document:
     return Document(document.path, data, positions)
 
 
-def _derived_from_several(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[Joined]:
+def _derived_from_several(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[GroupedKey]:
     """Return the keys that follow from several of Megatron's arguments together.
 
     names: {argument: (its position in the document, its value)}. Raise ConfigError if the arguments conflict.
     """
     try:
-        return joined({name: value for name, (_, value) in names.items()})
+        return grouped_keys({name: value for name, (_, value) in names.items()})
     except GroupError as error:
         raise document.error(names[error.name][0], str(error)) from error
 
