@@ -9,7 +9,7 @@ import yaml
 from clustersim.config.overrides import replace
 from clustersim.config.yaml import Document, Position
 from clustersim.convert import megatron_script, megatron_yaml, torchtitan, trainers
-from clustersim.convert.layout_text import joined
+from clustersim.convert.layout_text import layout_of
 from clustersim.convert.megatron_arguments import script
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.settings import toml
@@ -33,7 +33,7 @@ def written(tool: str, job: Job, gpus_per_node: int) -> str:
     free = {count for at, count in enumerate(counts) if fixed.get(job.pipeline.rank(at)) is None}
     ranks = split.lanes * job.dp
     each = max(count for count in range(1, gpus_per_node + 1) if ranks % count == 0)
-    layout = joined(stages) if len(free) > 1 else None  # where Megatron would not divide the layers so itself
+    layout = layout_of(stages) if len(free) > 1 else None  # where Megatron would not divide the layers so itself
     launch = ranks // each, each, layout
     if tool == "megatron":
         return script(job.spec, *launch)

@@ -28,8 +28,8 @@ _TAKEN = frozenset({"gpu", "mesh", "nic", "nvlink", "pcie", "port", "ports", "ri
 
 def _rails(value: object) -> int | str:
     """Return the rails of a tree as written: none, optimized or a number. Raises ValueError for any other value."""
-    whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024
-    if whole or value in ("none", "optimized"):
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024
+    if is_count or value in ("none", "optimized"):
         return value  # type: ignore[return-value]
     raise ValueError(f"{value!r} is not known; write none, optimized, or a number of rails up to 1024")
 

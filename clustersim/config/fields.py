@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from clustersim.config.messages import first
+from clustersim.config.messages import first_error
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import InputError, shown
 from clustersim.units import EXAMPLES, NUMBER, UNITS, parse, scaled
@@ -53,12 +53,12 @@ def quantity(dimension: str, *, of_line: bool = False) -> BeforeValidator:
 
     def convert(value: object) -> float:
         try:
-            found = parse(value, dimension, of_line=of_line)
+            number = parse(value, dimension, of_line=of_line)
         except InputError as error:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from error
         least, most, unit = _REACH[dimension]
-        if found == 0 or least <= found <= most:
-            return found
+        if number == 0 or least <= number <= most:
+            return number
         reason = f"{shown(value)} is out of all reach; write {scaled(least, unit)} to {scaled(most, unit)}"
         raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
 
@@ -121,18 +121,18 @@ def validate(kind: type[S], document: Document, data: Mapping[str, Any] | None =
     `at` is the position of `data` in the document. Raises ConfigError for the first error, in the order of the file; its cause is
     pydantic's error.
     """
-    given = document.data if data is None else data
+    content = document.data if data is None else data
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(content)
     except ValidationError as error:
-        raise first(kind, document, given, error.errors(include_url=False), at) from error
+        raise first_error(kind, document, content, error.errors(include_url=False), at) from error
 
 
-def validate_given(kind: type[S], document: Document) -> None:
+def validate_present(kind: type[S], document: Document) -> None:
     """Raise ConfigError for the first error in a document, apart from missing keys of the spec."""
     try:
         kind.model_validate(document.data)
     except ValidationError as error:
-        wrong = [one for one in error.errors(include_url=False) if one["type"] != "missing"]
+        wrong = [detail for detail in error.errors(include_url=False) if detail["type"] != "missing"]
         if wrong:
-            raise first(kind, document, document.data, wrong, ()) from error
+            raise first_error(kind, document, document.data, wrong, ()) from error

@@ -20,32 +20,34 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 
 def definitions(*kinds: type[Spec]) -> dict[str, Schema]:
     """Return {name: schema} of the specs and of all specs inside them."""
-    _, found = models_json_schema([(kind, "validation") for kind in kinds], ref_template="#/definitions/{model}")
-    known = {kind.__name__: kind for kind in _all(Spec)}
-    made: dict[str, Schema] = found["$defs"]
-    for name, schema in made.items():
+    _, generated = models_json_schema([(kind, "validation") for kind in kinds], ref_template="#/definitions/{model}")
+    known = {kind.__name__: kind for kind in _subclasses(Spec)}
+    schemas: dict[str, Schema] = generated["$defs"]
+    for name, schema in schemas.items():
         texts = field_texts(known[name])
         schema.pop("title", None)
         schema["description"] = " ".join((known[name].__doc__ or "").split())
-        schema["properties"] = {key: _field(one, texts[key]) for key, one in schema["properties"].items()}
-    return made
+        schema["properties"] = {key: _field(field, texts[key]) for key, field in schema["properties"].items()}
+    return schemas
 
 
-def _all(kind: type[Spec]) -> Iterator[type[Spec]]:
+def _subclasses(kind: type[Spec]) -> Iterator[type[Spec]]:
     """Yield all classes derived from a spec, at any depth."""
-    for one in kind.__subclasses__():
-        yield one
-        yield from _all(one)
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _field(schema: Schema, text: str) -> Schema:
     """Return the schema of a field with its docstring, and with a default if that is written in the file as it is stored."""
-    own = {key: value for key, value in schema.items() if key != "title"}
-    default = own.pop("default", None)
+    described = {key: value for key, value in schema.items() if key != "title"}
+    default = described.pop("default", None)
     plain = default is not None and not isinstance(default, list | dict)
-    plain = plain and (isinstance(default, str) or own.get("type") != "string")  # the file has text for stored seconds
-    own = {"allOf": [own]} if "$ref" in own else own  # in this draft, nothing may stand next to a reference
-    return own | {"description": text} | ({"default": default} if plain else {})
+    # the file has text for stored seconds
+    plain = plain and (isinstance(default, str) or described.get("type") != "string")
+    # in this draft, nothing may stand next to a reference
+    described = {"allOf": [described]} if "$ref" in described else described
+    return described | {"description": text} | ({"default": default} if plain else {})
 
 
 def field_texts(kind: type[Spec]) -> dict[str, str]:

@@ -15,14 +15,14 @@ from clustersim.errors import ConfigError, shown
 _MOST = 10**40
 
 
-def document(given: Mapping[Any, Any], path: str) -> Document:
+def document(content: Mapping[Any, Any], path: str) -> Document:
     """Return a mapping as a document called `path` in messages, which name its keys: `workload['model']`.
 
     Values are text, numbers (numpy's too), True, False, None, paths, lists, tuples and mappings of these. Raises ConfigError for
     anything else.
     """
     reader = _MappingReader(path)
-    return Document(path, reader.mapping(given, ()), reader.positions)
+    return Document(path, reader.mapping(content, ()), reader.positions)
 
 
 def plain(value: object, path: str) -> Any:
@@ -35,11 +35,11 @@ class _MappingReader:
         self.path = path
         self.positions: dict[Loc, Position] = {}
 
-    def mapping(self, given: Mapping[Any, Any], loc: Loc) -> dict[str, Any]:
+    def mapping(self, content: Mapping[Any, Any], loc: Loc) -> dict[str, Any]:
         """Return a mapping with its values as plain data. Raises ConfigError for a key that is not text."""
         self.note(loc)
         result: dict[str, Any] = {}
-        for key, value in given.items():
+        for key, value in content.items():
             if not isinstance(key, str):
                 raise self.error(loc, f"the key {shown(key)} is not text; write it in quotes")
             self.positions[(*loc, key, KEY)] = self.at((*loc, key))

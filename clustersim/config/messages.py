@@ -13,35 +13,35 @@ from clustersim.config.yaml import KEY, Document, Loc
 from clustersim.errors import ConfigError, nearest, shown, suggest
 
 
-def first(
+def first_error(
     kind: type[BaseModel], document: Document, data: Any, details: Iterable[ErrorDetails], at: Loc
 ) -> ConfigError:
     """Return the first error in the order of the file; missing keys come last, because a misspelt key explains them.
 
-    `data` is the validated data, at `at` in the document.
+    Several unknown keys are one error that lists them. data: the validated data, at `at` in the document.
     """
     groups: dict[Loc, list[ErrorDetails]] = defaultdict(list)
     for detail in details:
         groups[_real(detail, data)].append(detail)
-    found: list[tuple[bool, int, int, int, ConfigError]] = []
+    errors: list[tuple[bool, int, int, int, ConfigError]] = []
     unknown: list[tuple[ConfigError, str, str]] = []
     for loc, group in groups.items():
         about_key = group[0]["type"] == "extra_forbidden" or group[0]["loc"][-1:] == ("[key]",)
         place = (*at, *loc, KEY) if about_key else (*at, *loc)
         error = document.error(place, _sentence(kind, group, at, (*at, *loc)))
-        found.append((group[0]["type"] == "missing", error.line, error.column, len(found), error))
+        errors.append((group[0]["type"] == "missing", error.line, error.column, len(errors), error))
         if group[0]["type"] == "extra_forbidden":
             remedy, known = _remedy(kind, group[0], at, (*at, *loc))
             unknown.append((error, str(loc[-1]), remedy or nearest(str(loc[-1])[:60], known).rstrip()))
-    worst = min(found)[-1]
+    worst = min(errors)[-1]
     if len(unknown) < 2 or worst not in [error for error, *_ in unknown]:
         return worst
-    unknown.sort(key=lambda one: (one[0].line, one[0].column))
-    told = []
+    unknown.sort(key=lambda entry: (entry[0].line, entry[0].column))
+    descriptions = []
     for error, key, hint in unknown:  # all unknown keys, each with its position and the key that was probably meant
         where = f"{error.line}:{error.column}" if error.line else error.path.removeprefix(document.path).strip(" ()")
-        told.append(f"{shown(key)} ({where}{'; ' if hint else ''}{hint})")
-    lead, sentence = unknown[0][0], f"{len(unknown)} unknown keys: {', '.join(told)}; rename or remove them"
+        descriptions.append(f"{shown(key)} ({where}{'; ' if hint else ''}{hint})")
+    lead, sentence = unknown[0][0], f"{len(unknown)} unknown keys: {', '.join(descriptions)}; rename or remove them"
     return ConfigError(lead.path, lead.line, lead.column, sentence)
 
 
@@ -77,7 +77,7 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Lo
 
 
 def _remedy(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> tuple[str, Iterable[str]]:
-    """Return the section of an unknown key, "" if longer names begin with it or it has none, and the keys that it may mean."""
+    """Return (section that an unknown key belongs to, "" if unknown; keys that it may mean)."""
     known = _keys(kind, detail["loc"][:-1])
     longer = [name for name in known if name.startswith(f"{loc[-1]}_")]
     return "" if longer else _elsewhere(kind, at, loc), longer or known
@@ -96,10 +96,10 @@ def _elsewhere(kind: type[BaseModel], at: Loc, loc: Loc) -> str:
 
 def _paths(kind: type[BaseModel]) -> list[tuple[str, ...]]:
     """Return the keys of a spec and of the specs inside it, the least deep first."""
-    found: list[tuple[str, ...]] = [(name,) for name in kind.model_fields]
+    paths: list[tuple[str, ...]] = [(name,) for name in kind.model_fields]
     for name, field in kind.model_fields.items():
-        found += [(name, *path) for spec in _specs(field.annotation) if spec is not kind for path in _paths(spec)]
-    return sorted(found, key=len)
+        paths += [(name, *path) for spec in _specs(field.annotation) if spec is not kind for path in _paths(spec)]
+    return sorted(paths, key=len)
 
 
 def _rule(group: list[ErrorDetails]) -> str:
@@ -107,9 +107,9 @@ def _rule(group: list[ErrorDetails]) -> str:
     if len(group) == 1 and group[0]["type"] == "literal_error":
         return f"is not known; write {group[0]['ctx']['expected']}"
     rules = []
-    for one in group:
-        rule = _RULES.get(one["type"])
-        rules.append(rule(one.get("ctx", {})) if rule else one["msg"].replace("Input should", "must", 1))
+    for detail in group:
+        rule = _RULES.get(detail["type"])
+        rules.append(rule(detail.get("ctx", {})) if rule else detail["msg"].replace("Input should", "must", 1))
     start, *others = dict.fromkeys(rules)
     return " or ".join((start, *(rule.removeprefix("must be ") for rule in others)))
 
@@ -145,12 +145,12 @@ def _shown(value: Any) -> str:
 
 
 def _keys(kind: type[BaseModel], loc: Loc) -> set[str]:
-    """Return the keys allowed at `loc` below a spec, walking through nested specs and alternatives of unions."""
+    """Return the keys allowed at `loc` below a spec, through nested specs and the alternatives of unions."""
     kinds = [kind]
-    for part in (one for one in loc if isinstance(one, str)):
+    for part in (name for name in loc if isinstance(name, str)):
         fields = [k.model_fields[part] for k in kinds if part in k.model_fields]
-        inner = [spec for one in fields for spec in _specs(one.annotation)]
-        tags = {k: [word for one in k.model_fields.values() for word in get_args(one.annotation)] for k in kinds}
+        inner = [spec for field in fields for spec in _specs(field.annotation)]
+        tags = {k: [word for field in k.model_fields.values() for word in get_args(field.annotation)] for k in kinds}
         kinds = inner or [k for k in kinds if part == k.__name__ or part in tags[k]] or kinds
     return {key for k in kinds for key in k.model_fields}
 

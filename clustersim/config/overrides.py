@@ -38,9 +38,9 @@ class Overridden(Document):
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return a ConfigError at `loc`, or at the source of an overridden value."""
-        asked = tuple(part for part in loc if part != KEY)
-        for one, place in self.overrides.items():
-            if asked[: len(one)] == one or (asked not in self.positions and one[: len(asked)] == asked):
+        target = tuple(part for part in loc if part != KEY)
+        for key, place in self.overrides.items():
+            if target[: len(key)] == key or (target not in self.positions and key[: len(target)] == target):
                 return ConfigError(*place, self.worded(message))
         return Document.error(self, loc, message)
 
@@ -82,5 +82,5 @@ def replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
 
 
 def copied(data: Any) -> Any:
-    """Return a copy of nested mappings, so that their values can be replaced."""
+    """Return a copy of nested mappings, so that their values can be replaced; lists and other values are shared."""
     return {key: copied(value) for key, value in data.items()} if isinstance(data, dict) else data

@@ -18,7 +18,7 @@ _SUMS: Mapping[str, Callable[[Iterable[Any]], Any]] = {"multiply": math.prod, "s
 
 
 def resolved(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a file's values with references replaced; what refers to nothing in the file stays as it is written.
+    """Return a file's values with references replaced; a reference without a target in the file stays as it is written.
 
     prefix: name of the section that the file becomes where another includes it, with which absolute references may begin.
     """
@@ -28,11 +28,11 @@ def resolved(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
             return {key: walked(inner, (*at, key)) for key, inner in value.items()}
         text = value
-        while isinstance(text, str) and len(text) <= _TEXT and (found := _INNERMOST.search(text)):
-            inner = named(found[1], at, depth)
+        while isinstance(text, str) and len(text) <= _TEXT and (match := _INNERMOST.search(text)):
+            inner = named(match[1], at, depth)
             if inner is None or isinstance(inner, dict | list) or "${" in str(inner):
                 break
-            text = inner if found[0] == text else text.replace(found[0], str(inner))
+            text = inner if match[0] == text else text.replace(match[0], str(inner))
         return value if isinstance(text, str) and len(text) > _TEXT else text
 
     def named(name: str, at: tuple[str, ...], depth: int) -> Any:
@@ -58,8 +58,8 @@ def computed(operation: str, terms: Iterable[str]) -> int | float | None:
         values = [scalar(operation, term.strip()) for term in terms] if operation in _SUMS else [None]
     except InputError:
         return None
-    found = _SUMS[operation](values) if all(isinstance(one, int | float) for one in values) else math.nan
-    return None if not abs(found) <= _NUMBER else int(found) if found == int(found) else found
+    result = _SUMS[operation](values) if all(isinstance(value, int | float) for value in values) else math.nan
+    return None if not abs(result) <= _NUMBER else int(result) if result == int(result) else result
 
 
 def without_classes(value: Any) -> Any:
@@ -68,7 +68,7 @@ def without_classes(value: Any) -> Any:
         return [without_classes(item) for item in value]
     if not isinstance(value, dict):
         return value
-    inner = {key: without_classes(one) for key, one in value.items() if key not in ("_target_", "_call_", "_partial_")}
+    inner = {key: without_classes(v) for key, v in value.items() if key not in ("_target_", "_call_", "_partial_")}
     words = listed if isinstance(listed := inner.get("_args_"), list) else []
     if "_target_" in value and (value.get("_call_") is False or words or not inner):
         return ".".join([str(value["_target_"]).rpartition(".")[2], *map(str, words)])

@@ -21,7 +21,7 @@ _DIGITS = 40
 def parsed(raw: bytes | str) -> Any:
     """Return JSON as plain data. Raises ValueError for invalid JSON, and for too long numbers or too deep nesting."""
     try:
-        return json.loads(raw, parse_constant=_number, parse_float=_number, parse_int=_whole)
+        return json.loads(raw, parse_constant=_number, parse_float=_number, parse_int=_integer)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -34,7 +34,7 @@ def _number(text: str) -> float:
     return value
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     """Return the whole number in a text of JSON. Raises ValueError if it is too long."""
     if len(text) > _DIGITS:
         raise ValueError(f"{text[:_DIGITS]}… has more than {_DIGITS} digits")
@@ -42,7 +42,7 @@ def _whole(text: str) -> int:
 
 
 def _finite(value: JsonValue) -> JsonValue:
-    """Return plain data unchanged. Raises ValueError for infinity or NaN anywhere in it."""
+    """Return plain data unchanged. Raises ValueError if it contains infinity or NaN at any depth."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("is not a finite number")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -119,7 +119,7 @@ class Manifest(StoredSpec):
     """Error in the rest of the file, whose fields are then empty."""
 
     def written(self) -> dict[str, Any]:
-        """Return the manifest as plain data."""
+        """Return the manifest as plain data, without fields that were never set."""
         return self.model_dump(exclude_unset=True)
 
 

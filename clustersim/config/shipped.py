@@ -14,7 +14,9 @@ from clustersim.errors import InputError, nearest
 from clustersim.files import exists
 
 Room = Literal["topologies", "workloads"]
+"""Kinds of shipped files, by the name of their folder."""
 SUFFIXES = (".yaml", ".yml", ".xml")
+"""Suffixes by which an argument is a path and not a name."""
 RENAMED: Mapping[str, str] = {
     "astrasim_64": "astrasim_32",
     "dragonfly_1056": "dragonfly_132",
@@ -36,20 +38,20 @@ def folder(room: Room) -> Path:
 
 
 def files(room: Room) -> dict[str, Path]:
-    """Return the shipped files of a room by name."""
+    """Return {name without suffix: path} of the shipped files of a room."""
     return {path.stem: path for path in sorted(folder(room).glob("*.y*ml"))}
 
 
-def find(room: Room, given: str | Path) -> Path:
+def find(room: Room, argument: str | Path) -> Path:
     """Return the file for an existing path, the name of a shipped file, or its old name.
 
     For a folder with a model it is the config.json.
 
     Raises InputError with the nearest name when there is none.
     """
-    if not str(given).strip():
-        raise InputError(f"{str(given)!r}: names no {_WORDS[room]}; give a file, or one of `clustersim list {room}`")
-    path = Path(given)
+    if not str(argument).strip():
+        raise InputError(f"{str(argument)!r}: names no {_WORDS[room]}; give a file, or one of `clustersim list {room}`")
+    path = Path(argument)
     known, new = files(room), renamed(room, path)
     if _exists(path) and not (str(path) in known and path.is_dir()):
         config = path / "config.json"
@@ -57,11 +59,11 @@ def find(room: Room, given: str | Path) -> Path:
     if str(path) in known:
         return known[str(path)]
     if new is not None:
-        beside = path.with_name(new + path.suffix)
+        new_path = path.with_name(new + path.suffix)
         if path.suffix not in SUFFIXES:
             return known[new]
-        if _exists(beside):
-            return beside
+        if _exists(new_path):
+            return new_path
     raise InputError(_absent(room, path, new))
 
 
@@ -70,9 +72,9 @@ def called(room: Room, path: Path) -> str:
     return path.stem if files(room).get(path.stem) == path and find(room, path.stem) == path else str(path)
 
 
-def renamed(room: Room, given: str | Path) -> str | None:
+def renamed(room: Room, argument: str | Path) -> str | None:
     """Return the present name of a shipped file that is named by its old name or path; else None."""
-    path = Path(given)
+    path = Path(argument)
     name = path.stem if path.suffix in SUFFIXES else str(path)
     return RENAMED.get(name) if room == "topologies" and not _exists(path) else None
 
@@ -88,7 +90,7 @@ def _exists(path: Path) -> bool:
 
 
 def _absent(room: Room, path: Path, new: str | None) -> str:
-    """Return the sentence for a missing file."""
+    """Return the message for a missing file. new: present name of the file if `path` is an old name, else None."""
     known, what, other = files(room), _WORDS[room], _OTHER[room]
     name = new or path.stem
     if "," in str(path):

@@ -80,8 +80,8 @@ def nccl_protocol(value: str) -> str | None:
 
 def _algo(value: str) -> str:
     """Return the canonical name of an NCCL algorithm. Raises ValueError for an unknown name."""
-    if found := nccl_algorithm(value):
-        return found
+    if name := nccl_algorithm(value):
+        return name
     raise ValueError(f"{value!r} is not an algorithm of NCCL; write one of {', '.join(NCCL_ALGORITHMS)}")
 
 
@@ -90,7 +90,7 @@ def _proto(value: object) -> object:
     return (nccl_protocol(value) or value) if isinstance(value, str) else value
 
 
-def _like(pattern: str) -> WithJsonSchema:
+def _pattern_schema(pattern: str) -> WithJsonSchema:
     """Return the JSON schema of text that matches a pattern."""
     return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
 
@@ -147,13 +147,13 @@ def _pair(value: object) -> object:
             "must be two GPUs of a node, their links and perhaps the rate of one, such as [0, 1, 12, 25GB/s]"
         )
     counts, rate = value[:3], value[3:]
-    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= 1000 for one in counts):
+    if not all(isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= 1000 for count in counts):
         raise ValueError("must begin with whole numbers from 0 to 1000: GPU, GPU, links")
     a, b, *links = counts
     if a == b or links == [0]:
         raise ValueError("must be two different GPUs and at least one link")
-    each = parse(rate[0], "bandwidth") if rate and isinstance(rate[0], str) else rate[0] if rate else 0.0
-    return (min(a, b), max(a, b), *(links or [1]), each)
+    rate_of_link = parse(rate[0], "bandwidth") if rate and isinstance(rate[0], str) else rate[0] if rate else 0.0
+    return (min(a, b), max(a, b), *(links or [1]), rate_of_link)
 
 
 GpuPair = Annotated[
@@ -244,7 +244,7 @@ class Host(Spec):
 
     cpu: Literal["intel", "amd", "arm"] = "intel"
     """CPU vendor."""
-    pcie: Annotated[Name, _SLOT, _like(_PCIE.pattern)] = "gen5x16"
+    pcie: Annotated[Name, _SLOT, _pattern_schema(_PCIE.pattern)] = "gen5x16"
     """Generation and lanes of a slot."""
     slowdown: Annotated[
         float,
@@ -344,11 +344,11 @@ class Nics(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_transport(cls, given: object) -> object:
+    def _of_transport(cls, content: object) -> object:
         """Return the keys with the latency of the transport; errors in them are reported for the keys as written."""
-        if not isinstance(given, dict) or str(given.get("transport")) not in _HOPS:
-            return given
-        return {"latency": f"{_HOPS[str(given['transport'])] * 1e6:g}us", **given}
+        if not isinstance(content, dict) or str(content.get("transport")) not in _HOPS:
+            return content
+        return {"latency": f"{_HOPS[str(content['transport'])] * 1e6:g}us", **content}
 
 
 _HOPS: Mapping[str, float] = {
@@ -421,12 +421,13 @@ class Nccl(Spec):
     launch: Time = COLLECTIVE_LAUNCH
     """Time to launch one collective; default 8.4 us (NCCL's tuning.cc). Added to the latencies of algorithm `nccl` only if
     given."""
-    version: Annotated[str, _VERSION, _like(_RELEASE.pattern)] = "2.30"
+    version: Annotated[str, _VERSION, _pattern_schema(_RELEASE.pattern)] = "2.30"
     """NCCL release."""
-    algo: Annotated[str, AfterValidator(_algo), _like(_any_case(NCCL_ALGORITHMS))] | None = None
+    algo: Annotated[str, AfterValidator(_algo), _pattern_schema(_any_case(NCCL_ALGORITHMS))] | None = None
     """Algorithm that NCCL is forced to use (`NCCL_ALGO`)."""
     proto: (
-        Annotated[Literal["LL", "LL128", "Simple"], BeforeValidator(_proto), _like(_any_case(NCCL_PROTOCOLS))] | None
+        Annotated[Literal["LL", "LL128", "Simple"], BeforeValidator(_proto), _pattern_schema(_any_case(NCCL_PROTOCOLS))]
+        | None
     ) = None
     """Protocol that NCCL is forced to use (`NCCL_PROTO`)."""
     collnet: bool = True

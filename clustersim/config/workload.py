@@ -554,9 +554,9 @@ class Parallelism(Spec):
     def uncut(self) -> Self:
         """The same split without stages and replicas, with gradients summed or not as before: layers depend on nothing else of
         the pipeline."""
-        whole = {"dp": 1, "pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
-        adds = {"fsdp": self.fsdp.model_copy(update={"no_sync": self.no_sync})} if self.zero == 3 else {}
-        return self.model_copy(update=whole | adds)
+        changes = {"dp": 1, "pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
+        summed = {"fsdp": self.fsdp.model_copy(update={"no_sync": self.no_sync})} if self.zero == 3 else {}
+        return self.model_copy(update=changes | summed)
 
     @property
     def etp(self) -> int:

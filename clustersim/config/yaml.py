@@ -18,6 +18,7 @@ from clustersim.errors import ConfigError, shown
 from clustersim.files import read_text
 
 Loc = tuple[str | int, ...]
+"""Position of a value in a document: keys of mappings and indices of lists, from the outside inwards."""
 KEY = -1
 """Last part of a Loc that means the key itself instead of its value."""
 
@@ -76,14 +77,14 @@ class Document:
 
     def worded(self, message: str) -> str:
         """Return a message with the file's own names for keys such as `model.heads`."""
-        return _DOTTED.sub(lambda found: self.name(tuple(found[0].split("."))) or found[0], message)
+        return _DOTTED.sub(lambda match: self.name(tuple(match[0].split("."))) or match[0], message)
 
     def name(self, loc: Loc) -> str:
         """Return the file's own name of a key; "" if it has none."""
         return self.positions[loc].name if loc in self.positions else ""
 
 
-def own(path: Path) -> Document:
+def read_packaged(path: Path) -> Document:
     """Return a file of the package itself, which does not count as an input, because the version identifies it."""
     return parse(path.read_text(encoding="utf-8"), str(path))
 
@@ -94,13 +95,16 @@ def read(path: str | Path) -> Document:
 
 
 def parse(text: str, path: str = "<text>", foreign: bool = False) -> Document:
-    """Parse YAML text that is a mapping; `path` is for messages. foreign: duplicate keys and `<<` merges are allowed."""
+    """Return YAML text that is a mapping as a document. Raises ConfigError for invalid text.
+
+    path: name of the text in messages. foreign: duplicate keys (the last one counts) and `<<` merges are allowed.
+    """
     root = compose(text, path)
     if root is None or (root.kind == "scalar" and not root.text and not root.quoted):
         raise ConfigError(path, 1, 1, "the file is empty; start from one of the shipped examples")
     if root.kind != "mapping":
-        found = "a list" if root.kind == "list" else "a single value"
-        why = f"the top level must be a mapping of keys, not {found}; write `key: value`; `clustersim import` reads other files"
+        kind = "a list" if root.kind == "list" else "a single value"
+        why = f"the top level must be a mapping of keys, not {kind}; write `key: value`; `clustersim import` reads other files"
         raise ConfigError(path, *root.place, why)
     reader = _Reader(path, foreign)
     if reader.count(root, 0, {}) > 2 * MAX_VALUES:
@@ -163,7 +167,7 @@ class _Reader:
             )
         if _INT.fullmatch(text):
             return int(text)
-        if (whole := _ROUND.fullmatch(text)) and abs(number := int(whole[1]) * 10 ** int(whole[2])) <= _EXACT:
+        if (match := _ROUND.fullmatch(text)) and abs(number := int(match[1]) * 10 ** int(match[2])) <= _EXACT:
             return number
         if _NOT_FINITE.fullmatch(text) or (_FLOAT.fullmatch(text) and not math.isfinite(float(text))):
             raise self.error(node, f"{text[:40]} is not a finite number; write one, or put text in quotes")

@@ -222,9 +222,8 @@ def decoded(data: bytes, where: str) -> Iterator[TraceNode]:
         while (message := parse_length_prefixed(known["Node"], stream)) is not None:
             before = tuple(dict.fromkeys([*message.control, *message.data]))
             attributes = {attribute.name: value for attribute in message.attributes for value in _values(attribute)}
-            yield TraceNode(
-                message.id, message.name, message.type, before, message.micros, attributes, message.inputs.values
-            )
+            facts = (message.id, message.name, message.type, before, message.micros)
+            yield TraceNode(*facts, attributes, message.inputs.values)
     except (DecodeError, ValueError) as error:
         why = f"not a Chakra execution trace ({error}); give files of its protobuf schema"
         raise InputError(f"{where}: {why}") from error

@@ -81,9 +81,8 @@ class Architecture(NamedTuple):
     def shapes(self, config: Config) -> Shapes:
         """Return the section `model` of a workload. Raises InputError for invalid keys, and for unread keys of shapes."""
         config = text_model(config, self.sections)
-        config = config.with_keys(
-            {**self.defaults, **{key: value for key, value in config.keys.items() if value is not None}}
-        )
+        present = {key: value for key, value in config.keys.items() if value is not None}
+        config = config.with_keys({**self.defaults, **present})
         shapes = self.reader(config) if self.reader else decoder(config, self)
         unread(config, self)
         return shapes
@@ -129,10 +128,7 @@ def unread(config: Config, family: Architecture) -> None:
 
 
 def decoder(config: Config, family: Architecture) -> Shapes:
-    """Return a decoder's shapes from its keys and its family's row; by default RMSNorm, a gate and rotary positions.
-
-    Raises InputError for missing keys and unsupported values.
-    """
+    """Return a decoder's shapes; by default RMSNorm, a gate and rotary positions. Raises InputError for unsupported keys."""
     layers, heads = config.layers(*KEYS["layers"]), config.count(*KEYS["heads"])
     act = [name for name in ("hidden_act", "activation_function", "hidden_activation") if config.get(name)]
     known = GATED if family.gate else {**PLAIN, "xielu": "squared_relu"}
@@ -268,10 +264,7 @@ def unrotated(config: Config, layers: int) -> list[Shapes]:
 
 
 def sparse_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return the keys of a dense MLP for the layers without experts: the first ones, listed ones, or all but every n-th.
-
-    Layers with experts, and all layers of a model without experts, have no changes: {}.
-    """
+    """Return the keys of a dense MLP for layers without experts (first, listed, or all but each n-th); {} for others."""
     first = config.index(*KEYS["dense_layers"], "moe_layer_start_index", default=0)
     last = config.index("moe_layer_end_index", default=layers - 1)
     steps = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq", "moe_layer_interval")

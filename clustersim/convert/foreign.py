@@ -39,16 +39,16 @@ def read_topology(path: Path) -> Document:
 
 
 def filled(node: dict[str, object], document: Document, at: Loc) -> dict[str, object]:
-    """Return another tool's node completed with its GPU generation's slots and NICs. Raises ConfigError without a GPU."""
-    own, written, nics = node.get("gpus"), node.get("host"), node.get("nics")
-    if not isinstance(own, dict) or "model" not in own:
+    """Return a node with the slots and NIC rate of its GPU's generation, if missing. Raises ConfigError at `at` without a GPU."""
+    gpu_keys, written, nics = node.get("gpus"), node.get("host"), node.get("nics")
+    if not isinstance(gpu_keys, dict) or "model" not in gpu_keys:
         named = "the file names no known GPU; give --gpu h100, or write {extends: FILE, gpus: {model: h100-sxm}}"
         raise document.error(at, f"{'.'.join(map(str, at))}.gpus.model: {named}")
     host = dict(written) if isinstance(written, dict) else {}
     with suppress(UnknownNameError):  # which is told where the GPU is loaded
-        gpu, has = gpus.load(str(own["model"])), nodes_by_gpu()
-        usual = f"gen{SLOTS.get(gpu.architecture, 5)}x16"
-        host.setdefault("pcie", preset_node(has[gpu.name]).host.pcie if gpu.name in has else usual)
+        gpu, has = gpus.load(str(gpu_keys["model"])), nodes_by_gpu()
+        default_slot = f"gen{SLOTS.get(gpu.architecture, 5)}x16"
+        host.setdefault("pcie", preset_node(has[gpu.name]).host.pcie if gpu.name in has else default_slot)
     generation = re.match(r"gen(\d)", str(host.get("pcie")))
     if isinstance(nics, dict) and "rate" not in nics and generation:
         nics = {**nics, "rate": NIC_RATES.get(int(generation[1]), "400Gb/s")}

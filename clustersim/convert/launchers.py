@@ -19,7 +19,7 @@ _LAST = re.compile(r"(?:^|[:\-])(\d{1,7})$")
 
 
 def _names(table: str, launcher: str) -> dict[str, str]:
-    """Return {name: option by Slurm's name} of a launcher: its variables (`launchers`) or options (`launch_options`)."""
+    """Return {variable or option of a launcher: option by Slurm's name}. table: `launchers` (variables) or `launch_options`."""
     return {row["name"]: row["option"] for row in records(table) if launcher in row["launcher"].split()}
 
 
@@ -49,24 +49,24 @@ def of_command(words: Sequence[str]) -> LaunchSettings:
     if launcher := next((name for name in names if name in ("srun", "jsrun", "mpirun", "mpiexec")), flux):
         return _launch(_options(words, launcher), launcher)
     if any(name.startswith(("torchrun", "torch.distributed", "deepspeed", "accelerate")) for name in names):
-        found = _options(words, "torchrun")
+        options = _options(words, "torchrun")
         if any(name.startswith("accelerate") for name in names) and "--config" not in " ".join(words):
-            found.setdefault("nodes", 1)  # accelerate's default, if no configuration file has another
-        return _launch(found, "torchrun")
+            options.setdefault("nodes", 1)  # accelerate's default, if no configuration file has another
+        return _launch(options, "torchrun")
     return LaunchSettings({})
 
 
 def _options(words: Sequence[str], launcher: str) -> dict[str, int]:
-    """Return {Slurm's long name: number} of options; those that the table of the launcher lacks keep their names."""
-    found: dict[str, int] = {}
+    """Return {option by Slurm's long name: last number in its value} of a launcher's words, without zeros."""
+    numbers: dict[str, int] = {}
     names = _names("launch_options", launcher)
     for name, value in _pairs(words):
         key = names.get(name, name)
         key = "gpus-per-node" if key == "gres" and value.startswith("gpu") else key
         number = _LAST.search(value)
         if number and int(number[1]):
-            found[key] = int(number[1])
-    return found
+            numbers[key] = int(number[1])
+    return numbers
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -75,17 +75,17 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not word.startswith("-"):
             continue
         name, equals, value = word.lstrip("-").partition("=")
-        joined = re.fullmatch(r"([A-Za-z])(\d+)", name) if not word.startswith("--") else None
-        if joined:
-            yield joined[1], joined[2]
+        attached = re.fullmatch(r"([A-Za-z])(\d+)", name) if not word.startswith("--") else None
+        if attached:
+            yield attached[1], attached[2]
         else:
             yield name.replace("_", "-"), value if equals else after
 
 
-def _launch(said: Mapping[str, int], launcher: str) -> LaunchSettings:
-    """Return the launch settings for given numbers, with derived ones and the variables of the launcher added."""
-    found = dict(said)
-    for whole, part, each in (
+def _launch(numbers: Mapping[str, int], launcher: str) -> LaunchSettings:
+    """Return the settings for {option by Slurm's name: number}, completed by division and multiplication, with variables."""
+    counts = dict(numbers)
+    for total, part, each in (
         *(
             (f"{what}{per}", f"sets{per}", f"{what}-per-set")
             for what in ("gpus", "ntasks")
@@ -95,12 +95,12 @@ def _launch(said: Mapping[str, int], launcher: str) -> LaunchSettings:
         ("gpus", "nodes", "gpus-per-node"),
         ("gpus-per-node", "ntasks-per-node", "gpus-per-task"),
     ):
-        if part in found and each in found:
-            found.setdefault(whole, found[part] * found[each])
-        elif whole in found and part in found and found[whole] % found[part] == 0:
-            found.setdefault(each, found[whole] // found[part])
-        elif whole in found and each in found and found[whole] % found[each] == 0:
-            found.setdefault(part, found[whole] // found[each])
-    gpus = found.get("gpus-per-node", found.get("ntasks-per-node"))
-    variables = {name: str(found[key]) for name, key in _names("launchers", launcher).items() if key in found}
-    return LaunchSettings(variables, found.get("nodes"), gpus)
+        if part in counts and each in counts:
+            counts.setdefault(total, counts[part] * counts[each])
+        elif total in counts and part in counts and counts[total] % counts[part] == 0:
+            counts.setdefault(each, counts[total] // counts[part])
+        elif total in counts and each in counts and counts[total] % counts[each] == 0:
+            counts.setdefault(part, counts[total] // counts[each])
+    gpus = counts.get("gpus-per-node", counts.get("ntasks-per-node"))
+    variables = {name: str(counts[key]) for name, key in _names("launchers", launcher).items() if key in counts}
+    return LaunchSettings(variables, counts.get("nodes"), gpus)

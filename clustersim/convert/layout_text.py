@@ -22,15 +22,15 @@ def written_out(layout: str) -> str:
     for pattern in REPEATED:
         if sum(len(part) * int(times) for part, times in pattern.findall(text)) > LONGEST:
             raise InputError(f"{layout!r} is too long; name at most {LONGEST} layers")
-        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+        text = pattern.sub(lambda match: match[1] * int(match[2]), text)
     if wrong := sorted(set(text) - set("EtmL|")):
         letters = "E (embedding), t (block), m (MTP), L (loss), | between stages, (…)*3 to repeat"
         raise InputError(f"{layout!r} has {wrong[0]!r}; write {letters}")
     return text
 
 
-def joined(stages: Iterable[tuple[bool, int, int, bool]]) -> str:
-    """Return the layout of stages, each given as (embedding, number of blocks, number of MTP layers, loss)."""
+def layout_of(stages: Iterable[tuple[bool, int, int, bool]]) -> str:
+    """Return the layout of stages, each given as (has embedding, number of blocks, number of MTP layers, has loss)."""
     return "|".join(
         "E" * first + f"t*{blocks}" * (blocks > 0) + "m" * mtp + "L" * last for first, blocks, mtp, last in stages
     )

@@ -65,10 +65,7 @@ def translated(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def implied(options: Mapping[str, object], pp: int) -> dict[str, tuple[object, str]]:
-    """Return {workload key: (value, reason)} for defaults of DeepSpeed that differ from Megatron's; {} without `deepspeed`.
-
-    options: {argument: value}. pp: number of pipeline stages.
-    """
+    """Return {workload key: (value, reason)} of DeepSpeed's own defaults, for `pp` stages; {} without `deepspeed`."""
     if not options.get("deepspeed"):
         return {}
     keys = dict[str, tuple[object, str]]()

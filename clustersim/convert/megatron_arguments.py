@@ -179,10 +179,7 @@ def _experts(spec: Workload) -> Iterator[Argument]:
 
 
 def _layers(spec: Workload) -> Iterator[Argument]:
-    """Yield the arguments of widths, and of layers with experts, windows or no rotary positions.
-
-    Raises InputError for blocks with other differences.
-    """
+    """Yield the arguments of widths, experts, windows and positions by layer. Raises InputError for other differences."""
     model = spec.model
     repeated = cycle(block for block in model.blocks for _ in range(block.count))
     blocks = list(islice(repeated, model.layers if model.blocks else 0))

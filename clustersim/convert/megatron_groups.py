@@ -72,10 +72,7 @@ class GroupedKey(NamedTuple):
 
 
 def silent(name: str, options: Mapping[str, object]) -> bool:
-    """Return whether the argument `name` sets no key by itself: its group sets keys, or other arguments override it.
-
-    options: {argument: value} of all arguments.
-    """
+    """Return whether argument `name` among `options` sets no key by itself: its group does, or another argument overrides it."""
     if name == "schedule":
         return options.get(name) == "interleaved" and bool(_rounds(options))
     if name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):  # the latter decides beside flex alone

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import PurePath
 from typing import NamedTuple
 
-from clustersim.config.fields import Section, validate_given
+from clustersim.config.fields import Section, validate_present
 from clustersim.config.overrides import replace
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position, parse
@@ -120,10 +120,7 @@ def _configured(path: str, text: str, request: ImportRequest) -> Imported:
 
 
 def _threads(shell: Shell, launcher: Sequence[str], gpus: int) -> dict[str, int]:
-    """Return {THREADS: threads per process}: OMP_NUM_THREADS, or 1 if torchrun starts several (torch distributed/run.py).
-
-    Return {} if neither is known. gpus: GPUs per node.
-    """
+    """Return {THREADS: threads per process}, {} if unknown: OMP_NUM_THREADS, or 1 by torchrun (torch distributed/run.py)."""
     threads = "".join(shell.variables.get("OMP_NUM_THREADS", []))
     if threads.isdecimal() and int(threads):
         return {THREADS: int(threads)}
@@ -154,10 +151,7 @@ def _key(name: str) -> str:
 
 
 def _program(path: str, shell: Shell) -> tuple[str, list[str], list[str]]:
-    """Return (program without `.py`, words before it, words after it) of the last command that runs a .py file with arguments.
-
-    Raises InputError without such a command.
-    """
+    """Return (program, words before it, words after it) of the last command with a .py file. Raises InputError without one."""
     for words in reversed(shell.commands):
         at = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
         if at is not None and any(word.startswith("--") for word in words[at:]):
@@ -249,7 +243,7 @@ class ArgumentImport:
         overridden = {tuple(key.split(".")) for key in settings}
         names = {key: Position(0, 0, name=self.flag(name)) for name, key in aliases.items() if key not in overridden}
         try:
-            validate_given(Workload, Document(self.path, self.spec, {(): Position(0, 0), **names}))
+            validate_present(Workload, Document(self.path, self.spec, {(): Position(0, 0), **names}))
         except ConfigError as error:
             raise InputError(f"{error}; --set changes a key of the workload") from error
         each = self.options.get(EACH)

@@ -168,9 +168,8 @@ def _core(settings: ToolSettings) -> Keys:
         raise settings.error(FUNCTION, f"with gated_linear_unit {settings[GATE]} cannot be expressed in a workload")
     recipe = settings["mixed_precision.recipe"]
     if recipe is not None and str(recipe) not in PRECISIONS:
-        raise settings.error(
-            "mixed_precision.recipe", f"cannot be expressed in a workload; write {', '.join(PRECISIONS)}"
-        )
+        known = ", ".join(PRECISIONS)
+        raise settings.error("mixed_precision.recipe", f"cannot be expressed in a workload; write {known}")
     return {"model.activation": kinds[str(function)], **PRECISIONS.get(str(recipe), {})}
 
 

@@ -39,7 +39,7 @@ _XGMI = {"cdna1": ("46GB/s", 0.52), "cdna2": ("50GB/s", 0.72), "cdna4": ("76.8GB
 
 class _Gpu(NamedTuple):
     element: ElementTree.Element | None
-    """Its <gpu> element; None for a PCI device identified only by its class."""
+    """<gpu> element of the GPU; None for a PCI device identified only by its class."""
     pci: ElementTree.Element
 
 
@@ -60,23 +60,23 @@ def read(path: str | Path) -> Document:
     count, megabits = _nics(root, path)
     count = min(count, len(gpus))
     rate = math.fsum(megabits) / 1e3 / max(count, 1)
-    said: Section = {"rate": f"{min(rate, Host(pcie=pcie).raw * 8e-9) if pcie else rate!r}Gb/s"} if megabits else {}
-    document = single_node(str(path), node, count, len(gpus), said)
+    nic_keys: Section = {"rate": f"{min(rate, Host(pcie=pcie).raw * 8e-9) if pcie else rate!r}Gb/s"} if megabits else {}
+    document = single_node(str(path), node, count, len(gpus), nic_keys)
     document.positions[(*NODE, "gpus", "model")] = Position(1, 1, name=described)
     return document
 
 
-def single_node(path: str, node: Section, nics: int, gpus: int, said: Section | None = None) -> Document:
-    """Return the topology file of one node of a number of GPUs and NICs; `said` has further keys of `nics`."""
+def single_node(path: str, node: Section, nics: int, gpus: int, nic_keys: Section | None = None) -> Document:
+    """Return the topology file of one node with this number of GPUs and NICs. nic_keys: further keys of `nics`."""
     attach = "per_gpu" if nics == gpus else "shared"
-    found = {"count": nics, **(said or {}), "attach": attach} if nics else None
-    return Document(path, {"cluster": {"nodes": 1, "node": {**node, "nics": found}}}, {(): Position(1, 1)})
+    section = {"count": nics, **(nic_keys or {}), "attach": attach} if nics else None
+    return Document(path, {"cluster": {"nodes": 1, "node": {**node, "nics": section}}}, {(): Position(1, 1)})
 
 
 def shared_by(sockets: Sequence[int], switches: Sequence[int]) -> dict[str, object]:
-    """Return keys of `host` from the GPUs of each socket and of each PCIe switch, where these are equally many."""
-    found: dict[str, object] = {"sockets": len(sockets)} if len(set(sockets)) == 1 else {}
-    return found | ({"gpus_per_switch": switches[0]} if {*switches} - {1} and len(set(switches)) == 1 else {})
+    """Return `sockets` and `gpus_per_switch` of `host` from the GPUs of each socket and switch, where these are equally many."""
+    keys: dict[str, object] = {"sockets": len(sockets)} if len(set(sockets)) == 1 else {}
+    return keys | ({"gpus_per_switch": switches[0]} if {*switches} - {1} and len(set(switches)) == 1 else {})
 
 
 def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> dict[str, object]:
@@ -111,11 +111,11 @@ def _gpus(root: ElementTree.Element) -> Iterator[_Gpu]:
     Without any <gpu> all PCI devices of a GPU's class are GPUs. If no device has a class either, NCCL finds it on the machine:
     GPUs are then as many devices of each socket as the smallest socket has.
     """
-    found = [_Gpu(gpu, pci) for pci in root.iter("pci") for gpu in pci.findall("gpu")]
-    ranked = [each for each in found if each.element is not None and each.element.get("rank", "-1") != "-1"]
+    gpus = [_Gpu(gpu, pci) for pci in root.iter("pci") for gpu in pci.findall("gpu")]
+    ranked = [gpu for gpu in gpus if gpu.element is not None and gpu.element.get("rank", "-1") != "-1"]
     by_class = (_Gpu(None, pci) for pci in root.iter("pci") if pci.get("class", "").lower().startswith(_GPU_CLASSES))
-    yield from ranked or found or by_class
-    if not found and not any("class" in pci.attrib for pci in root.iter("pci")):
+    yield from ranked or gpus or by_class
+    if not gpus and not any("class" in pci.attrib for pci in root.iter("pci")):
         sockets = [cpu.findall("pci") for cpu in root.iter("cpu")]
         yield from (_Gpu(None, pci) for pcis in sockets for pci in pcis[: min(map(len, sockets))])
 
@@ -136,22 +136,22 @@ def _number(element: ElementTree.Element, key: str, path: object, most: float) -
     """Return a number from 1 to `most` in an attribute. Raises InputError for another value."""
     text = element.get(key, "")
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not 1 <= found <= most:
+        value = math.nan
+    if not 1 <= value <= most:
         what = f"{key} of <{element.tag[:40]}> is {shown(text) if text else 'missing'}"
         raise InputError(f"{path}: {what}; it is a number from 1 to {most:g} in the file that NCCL writes")
-    return found
+    return value
 
 
 def _count(element: ElementTree.Element, key: str, path: object) -> int:
     """Return an integer attribute: number of links or compute capability. Raises InputError for another value."""
-    found = _number(element, key, path, _MOST)
-    if found != int(found):
-        why = f"{key} of <{element.tag[:40]}> is {found:g}; it is whole in the file that NCCL writes"
+    value = _number(element, key, path, _MOST)
+    if value != int(value):
+        why = f"{key} of <{element.tag[:40]}> is {value:g}; it is whole in the file that NCCL writes"
         raise InputError(f"{path}: {why}")
-    return int(found)
+    return int(value)
 
 
 def _model(gpu: _Gpu) -> tuple[str | None, str]:
@@ -184,7 +184,7 @@ def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:
     elements = [gpu.element for gpu in gpus if gpu.element is not None]
     if not elements:
         return preset(nodes_by_gpu()[model])["scale_up"] if model in nodes_by_gpu() else None
-    for element in elements if any(nvlinks := [one.findall("nvlink") for one in elements]) else ():
+    for element in elements if any(nvlinks := [device.findall("nvlink") for device in elements]) else ():
         _count(element, "sm", path)
     place = {gpu.pci.get("busid", "").lower(): number for number, gpu in enumerate(gpus)}
     tag = nvlinks if any(nvlinks) else [element.findall("xgmi") for element in elements]
@@ -201,19 +201,19 @@ def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:
     if not leaving:
         return {"kind": "none"}
     rate, efficiency = _XGMI.get(load(model).architecture if model else "", ("64GB/s", 0.75))
-    own = {} if any(nvlinks) else {"link": rate, "payload_efficiency": efficiency}
+    link_keys = {} if any(nvlinks) else {"link": rate, "payload_efficiency": efficiency}
     if any(link.get("tclass") == _SWITCH for links in tag for link in links) or not ends:
-        found = {"kind": "nvswitch" if any(nvlinks) else "mesh"}
+        kind = {"kind": "nvswitch" if any(nvlinks) else "mesh"}
         counted = {"links_per_gpu": max(leaving.values())} if any(nvlinks) else {"links_per_peer": 1}
         switches = {"multicast": _count(elements[0], "sm", path) >= 90} if any(nvlinks) else {}  # from Hopper on
-        return {**found, **counted, **switches, **own}
+        return {**kind, **counted, **switches, **link_keys}
     # both ends list the links
     pairs = {(min(pair), max(pair)): max(count, ends[pair[::-1]]) for pair, count in ends.items()}
-    return {**wired(len(gpus), [(a, b, count) for (a, b), count in sorted(pairs.items())]), **own}
+    return {**wired(len(gpus), [(a, b, count) for (a, b), count in sorted(pairs.items())]), **link_keys}
 
 
 def wired(gpus: int, pairs: Sequence[tuple[int, int, int]]) -> dict[str, object]:
-    """Return links between pairs of GPUs as `scale_up`: a mesh if all pairs have equally many, else the list of pairs."""
+    """Return `scale_up` for pairs (GPU, GPU, links): a mesh if all pairs have equally many links, else the list of pairs."""
     counts = {links for _, _, links in pairs}
     if gpus > 2 and len(pairs) == gpus * (gpus - 1) // 2 and len(counts) == 1:
         return {"kind": "mesh", "links_per_peer": counts.pop()}

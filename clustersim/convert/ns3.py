@@ -52,7 +52,7 @@ def translated(path: str, text: str) -> Document:
     words = lines[1].split() if len(lines) > 1 else []
     count = header.nvswitches + header.switches
     switches = [int(word) for word in words if word.isdecimal() and len(word) < 10]
-    if len(set(switches)) != count or len(words) != count or any(one >= header.vertices for one in switches):
+    if len(set(switches)) != count or len(words) != count or any(switch >= header.vertices for switch in switches):
         raise ConfigError(path, 2, 1, f"must list each of the {count} switches of {header.vertices} vertices once")
     cables = list(_cables(path, lines, header))
     if len(cables) != header.links:
@@ -94,7 +94,7 @@ def _cables(path: str, lines: Sequence[str], header: _Header) -> Iterator[Writte
 
 
 def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[WrittenLink]) -> dict[str, object]:
-    """Return nodes, their links, and the fabric between them."""
+    """Return the sections of the topology: nodes, their links, and the fabric. Raises ConfigError for unequal servers."""
     gpus = [vertex for vertex in range(header.vertices) if vertex not in set(switches)]
     place = {vertex: number for number, vertex in enumerate(gpus)}
     inner = set(switches[: header.nvswitches])
@@ -120,7 +120,7 @@ def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[
 
 
 def _pairs(path: str, place: dict[int, int], server: int, direct: Sequence[WrittenLink]) -> dict[str, object]:
-    """Return the links between pairs of GPUs of a server. Raises ConfigError if servers or delays differ."""
+    """Return `scale_up` for the cables `direct` between GPUs of a server. Raises ConfigError if servers or delays differ."""
     delays = {cable.delay for cable in direct}
     if len(delays) > 1:
         raise ConfigError(path, 3, 1, "cables between GPUs have different delays; write one for all")
@@ -133,15 +133,15 @@ def _pairs(path: str, place: dict[int, int], server: int, direct: Sequence[Writt
 
 
 def _crossbar(gpu: int, inner: set[int], cables: Sequence[WrittenLink]) -> dict[str, object]:
-    """Return the links of a GPU to NVSwitches, summed."""
-    own = [cable for cable in cables if gpu in (cable.a, cable.b) and {cable.a, cable.b} & inner]
-    total = sum(parse(cable.rate, "bandwidth") for cable in own)
+    """Return `scale_up` for a GPU's links to the NVSwitches `inner`, with their summed rate; `none` without such links."""
+    uplinks = [cable for cable in cables if gpu in (cable.a, cable.b) and {cable.a, cable.b} & inner]
+    total = sum(parse(cable.rate, "bandwidth") for cable in uplinks)
     crossbar = {"kind": "nvswitch", "link": f"{total / 1e9:.12g}GB/s", "payload_efficiency": 1.0}
-    return crossbar if own else {"kind": "none"}
+    return crossbar if uplinks else {"kind": "none"}
 
 
 def _nics(path: str, place: dict[int, int], out: Sequence[WrittenLink], server: int) -> dict[str, object]:
-    """Return the NICs of a node: one for each GPU with a cable to a switch."""
+    """Return `nics` of a node: one per GPU with a cable to a switch. Raises ConfigError if servers have different cables."""
     ends = Counter(place[end] for cable in out for end in (cable.a, cable.b) if end in place)
     each = {gpu % server for gpu in ends}
     if len(ends) != len(each) * (len(place) // server) or len(set(ends.values())) > 1:
@@ -151,7 +151,7 @@ def _nics(path: str, place: dict[int, int], out: Sequence[WrittenLink], server: 
 
 
 def _fabric(place: dict[int, int], out: Sequence[WrittenLink]) -> dict[str, object]:
-    """Return the switches and cables between NICs, with parallel cables counted."""
+    """Return `fabric` with the switches and cables between NICs. out: cables to switches. place: {GPU vertex: GPU number}."""
     with_nic = sorted({place[end] for cable in out for end in (cable.a, cable.b) if end in place})
     nic = {gpu: number for number, gpu in enumerate(with_nic)}
 
@@ -159,6 +159,6 @@ def _fabric(place: dict[int, int], out: Sequence[WrittenLink]) -> dict[str, obje
         return f"nic[{nic[place[vertex]]}]" if vertex in place else f"switch{vertex}"
 
     order = dict.fromkeys(name(end) for cable in out for end in (cable.a, cable.b) if end not in place)
-    ends = (({"a": name(one.a), "b": name(one.b)}, one, count) for one, count in Counter(out).items())
-    links = [{**joined, "rate": one.rate, "latency": one.delay, "count": count} for joined, one, count in ends]
+    ends = (({"a": name(cable.a), "b": name(cable.b)}, cable, count) for cable, count in Counter(out).items())
+    links = [{**names, "rate": cable.rate, "latency": cable.delay, "count": count} for names, cable, count in ends]
     return {"kind": "explicit", "nodes": list(order), "links": links}

@@ -17,7 +17,7 @@ from pathlib import Path
 from clustersim.config.fields import Section, validate
 from clustersim.config.overrides import Overridden, Overrides, SourcePlace, copied, of_topology, scalar
 from clustersim.config.topology import Node
-from clustersim.config.yaml import Document, Loc, own
+from clustersim.config.yaml import Document, Loc, read_packaged
 from clustersim.convert.topology_shape import TopologyShape
 from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.hardware import gpus
@@ -29,6 +29,7 @@ SectionOrList = Section | list[object]
 _PLACE = re.compile(r"[0-9]{1,9}")
 _GPU_ALONE = "cluster.gpu: only the GPU changes; the file's links, host and NICs stay; cluster.node replaces them too"
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
+"""Folder of the shipped node types."""
 
 
 def override(document: Document, overrides: Overrides, from_: Mapping[str, SourcePlace] | None = None) -> Document:
@@ -48,20 +49,21 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
         ):
             why = f"{document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
             raise InputError(f"{key}: {why}")
-    found = Overridden(document.path, copied(document.data), document.positions, {}, notes=document.notes)
+    changed = Overridden(document.path, copied(document.data), document.positions, {}, notes=document.notes)
     sections = {key for key in overrides if "." not in key}
-    found = _with(found, {key: overrides[key] for key in overrides if key in sections}, from_ or {}, TopologyShape())
-    shape = validate(TopologyShape, found)
-    return _with(found, {key: overrides[key] for key in overrides if key not in sections}, from_ or {}, shape)
+    whole_sections = {key: overrides[key] for key in overrides if key in sections}
+    changed = _with(changed, whole_sections, from_ or {}, TopologyShape())
+    shape = validate(TopologyShape, changed)
+    return _with(changed, {key: overrides[key] for key in overrides if key not in sections}, from_ or {}, shape)
 
 
 def _with(
     document: Overridden, overrides: Overrides, from_: Mapping[str, SourcePlace], shape: TopologyShape
 ) -> Overridden:
-    """Return a document of a known shape with values replaced."""
+    """Return a document of a known shape with values replaced, and their sources recorded."""
     places: dict[Loc, SourcePlace] = {}
-    asked = [(*one, key) for key, raw in overrides.items() for one in _targets(shape, key, scalar(key, raw))]
-    for target, value, key in sorted(asked, key=lambda one: len(one[0])):  # a whole node before what it has
+    replacements = [(*entry, key) for key, raw in overrides.items() for entry in _targets(shape, key, scalar(key, raw))]
+    for target, value, key in sorted(replacements, key=lambda entry: len(entry[0])):  # a whole node before what it has
         _put(document.data, target, value, key)
         places[target] = from_.get(key, (f"{document.path} (command line)", 0, 0))
     alone = (_GPU_ALONE,) if "cluster.gpu" in overrides and (*NODE, "gpus", "model") in places else ()
@@ -69,7 +71,7 @@ def _with(
 
 
 def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, object]]:
-    """Return (position, value) pairs that a key overrides in a document of that shape."""
+    """Return the (position, value) pairs that a key and its value replace in a document of that shape."""
     if key == "cluster.gpu":
         return _with_gpu(shape, str(value))
     if key == "cluster.nic":
@@ -88,12 +90,12 @@ def _with_gpu(shape: TopologyShape, gpu: str) -> list[tuple[Loc, object]]:
     """
     node = shape.cluster.node
     written = (shape.nodes or {}).get(node) if isinstance(node, str) else node
-    own = written if isinstance(written, dict) else {}
-    named, inner = own.get("gpus"), own.get("scale_up")
-    foreign = str(own.get("extends", "")).endswith((".xml", ".txt"))
+    node_keys = written if isinstance(written, dict) else {}
+    named, inner = node_keys.get("gpus"), node_keys.get("scale_up")
+    foreign = str(node_keys.get("extends", "")).endswith((".xml", ".txt"))
     cables = isinstance(named, dict) and (shape.fabric or {}).get("kind") == "explicit"
     if not foreign and not cables and not (isinstance(inner, dict) and "pairs" in inner):
-        if "extends" in own or not isinstance(named, dict) or "model" in named:
+        if "extends" in node_keys or not isinstance(named, dict) or "model" in named:
             return [(NODE, node_with(gpu))]
         with suppress(UnknownNameError):
             return [((*NODE, "extends"), node_with(gpu))]
@@ -117,12 +119,12 @@ def _put(data: Section, target: Loc, value: object, key: str) -> None:
         here[str(last)] = value
 
 
-def _section(found: object, place: Loc, key: str) -> SectionOrList:
-    """Return a copy of a section or list, placed where `found` was. Raises InputError for a single value."""
-    if isinstance(found, str) and place[0] == "cluster" and place[-1] == "node":
-        return {"extends": found}
-    if isinstance(found, dict | list | None):
-        return copy(found) if found is not None else {}
+def _section(current: object, place: Loc, key: str) -> SectionOrList:
+    """Return a copy of the section or list `current`; a node's name becomes a section. Raises InputError for another value."""
+    if isinstance(current, str) and place[0] == "cluster" and place[-1] == "node":
+        return {"extends": current}
+    if isinstance(current, dict | list | None):
+        return copy(current) if current is not None else {}
     raise InputError(f"{key}: {place[-1]} is a single value and has no keys; write a dotted key like cluster.nodes")
 
 
@@ -141,13 +143,13 @@ def presets() -> dict[str, Path]:
 @cache
 def preset(name: str) -> dict[str, object]:
     """Return a shipped node type as in its file."""
-    return own(PRESETS / f"{name}.yaml").data
+    return read_packaged(PRESETS / f"{name}.yaml").data
 
 
 @cache
 def preset_node(name: str) -> Node:
     """Return a shipped node type, validated."""
-    return validate(Node, own(PRESETS / f"{name}.yaml"))
+    return validate(Node, read_packaged(PRESETS / f"{name}.yaml"))
 
 
 @cache

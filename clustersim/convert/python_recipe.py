@@ -79,10 +79,7 @@ class RecipeReader:
         )
 
     def called(self, function: ast.FunctionDef, values: Sequence[object], named: Mapping[str, object]) -> object:
-        """Return the value that a function of the file returns, None without a return statement.
-
-        values, named: its positional and keyword arguments. Raises InputError after more than CALLS calls.
-        """
+        """Return a function's value for its arguments, None without `return`. Raises InputError after CALLS calls."""
         self.calls += 1
         if self.calls > CALLS:
             raise self.error(function, "is called without end, as far as can be read")
@@ -178,10 +175,7 @@ class RecipeReader:
         return result
 
     def result(self, node: ast.Call, scope: Mapping[str, object]) -> object:
-        """Return the value of a call of a function of the file or of LIBRARY. A constructor's value is a section of its arguments.
-
-        Raises InputError, or one of UNKNOWN for another call.
-        """
+        """Return the value of a call; a constructor's arguments as a section. Raises InputError or one of UNKNOWN."""
         name = ast.unparse(node.func).rpartition(".")[2]
         if any(part.arg is None for part in node.keywords) or any(isinstance(part, ast.Starred) for part in node.args):
             raise ValueError(node)

@@ -23,10 +23,7 @@ ToolRefusal = tuple[str, object, str]
 
 
 def flat(data: Mapping[str, object], is_setting: Callable[[str], object], prefix: str = "") -> dict[str, object]:
-    """Return nested settings as {dotted key: value}. A section is one setting if it is empty or `is_setting` of its key is true.
-
-    prefix: text before all keys, such as `model.`.
-    """
+    """Return {dotted key: value} of nested settings. A section is one setting if empty, or if `is_setting` of its key is true."""
     settings: dict[str, object] = {}
     for key, value in data.items():
         name = f"{prefix}{key}"
@@ -104,10 +101,7 @@ class ToolSettings:
         return self.in_file.get(name, plain(row.columns["default"]))
 
     def plain(self, spec: Workload) -> Keys:
-        """Return {setting: value} for the keys of a workload that one setting expresses (column `export` is x).
-
-        Raises InputError for a key whose value no value of the setting expresses.
-        """
+        """Return {setting: value} for workload keys with one setting. Raises InputError for a value without a setting."""
         settings: Keys = {}
         for name, row in self.rows.items():
             if row.columns["export"] == "x":

@@ -40,9 +40,10 @@ _COMPARE = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "
 
 @dataclass(slots=True)
 class Shell:
-    """State while a script is read: variables as lists of words, commands, launches of shells, and unset variables."""
+    """State while a script is read: variables and commands as lists of words, launches of shells, and unset variables."""
 
     path: str
+    """Path of the script, for messages."""
     variables: dict[str, list[str]]
     commands: list[list[str]] = field(default_factory=list)
     unset: dict[str, None] = field(default_factory=dict)
@@ -71,17 +72,17 @@ class Shell:
     def _branch(self, first: str, statement: str, branches: list[list[bool]]) -> None:
         """Open, switch or close an `if`: `branches` has [whether a branch was taken, whether this one is] of each."""
         if first == "if":
-            outer = all(taken for _, taken in branches)
-            found = outer and self._true(statement[2:])
-            branches.append([found or not outer, found])
+            outer = all(holds for _, holds in branches)
+            holds = outer and self._true(statement[2:])
+            branches.append([holds or not outer, holds])
         elif first == "fi" and branches:
             branches.pop()
         elif branches:
             done = branches[-1][0]
-            found = not done and (first == "else" or self._true(statement[4:]))
-            branches[-1] = [done or found, found]
+            holds = not done and (first == "else" or self._true(statement[4:]))
+            branches[-1] = [done or holds, holds]
             rest = statement.removeprefix("else").strip()
-            if first == "else" and found and rest:
+            if first == "else" and holds and rest:
                 self._statement(rest)
 
     def _true(self, condition: str) -> bool:
@@ -104,7 +105,7 @@ class Shell:
                 return text == ""
             case [left, "=" | "==" | "!=" as sign, right]:
                 return (left == right) == (sign != "!=")
-            case [left, sign, right] if sign in _COMPARE and all(one.lstrip("-").isdecimal() for one in (left, right)):
+            case [left, sign, right] if sign in _COMPARE and all(end.lstrip("-").isdecimal() for end in (left, right)):
                 return bool(_COMPARE[sign](int(left), int(right)))
         return False
 
@@ -119,15 +120,15 @@ class Shell:
             return
         while words and _ASSIGN.fullmatch(words[0]):
             words = words[1:]
-        found = self.expand(" ".join(_own(words)))
-        if inner := _inner(found):
-            self.launches.append(of_command(found))
+        expanded = self.expand(" ".join(_command_words(words)))
+        if inner := _nested_script(expanded):
+            self.launches.append(of_command(expanded))
             self.variables |= {name: [value] for name, value in self.launches[-1].variables.items()}
             self.depth += 1
             self.run(inner)
             self.depth -= 1
-        elif found:
-            self.commands.append(found)
+        elif expanded:
+            self.commands.append(expanded)
 
     def _assign(self, word: str) -> None:
         """Set the variable of `A=1`, `A=(…)` or `A+=…`. Raises InputError for one that grows without end."""
@@ -136,22 +137,22 @@ class Shell:
             value = self.expand(text[1:-1])
             value = [*self.variables.get(name, []), *value] if more else value
         else:
-            value = ["".join(self.expand(f'"{text[1:-1]}"' if _quoted(text) else text, whole=True))]
+            value = ["".join(self.expand(f'"{text[1:-1]}"' if _quoted(text) else text, unsplit=True))]
             value = ["".join(self.variables.get(name, [])) + value[0]] if more else value
         if len(value) > LONGEST or sum(map(len, value)) > 100 * LONGEST:
             raise InputError(f"{self.path}: {name} grows without end; give the script that sets it once")
         self.variables[name] = value
 
-    def expand(self, text: str, empty: bool = False, whole: bool = False) -> list[str]:
-        """Return the words of a text with variables replaced. empty: keep empty quoted words; whole: as a single word."""
+    def expand(self, text: str, empty: bool = False, unsplit: bool = False) -> list[str]:
+        """Return the words of a text with variables replaced. empty: keep empty quoted words. unsplit: the text is one word."""
         result: list[str] = []
-        for word in [text] if whole else split(text):
+        for word in [text] if unsplit else split(text):
             quoted, single = _quoted(word), word[:1] == "'" and word[-1:] == "'"
-            found = word[1:-1] if single else self._replaced(_unquoted(word), 0)
-            if whole or (quoted and "[@]" not in word):
-                result += [found] if found or empty or whole else []
+            replaced = word[1:-1] if single else self._replaced(_unquoted(word), 0)
+            if unsplit or (quoted and "[@]" not in word):
+                result += [replaced] if replaced or empty or unsplit else []
             else:
-                result += found.split()
+                result += replaced.split()
         return result
 
     def _replaced(self, text: str, depth: int) -> str:
@@ -159,14 +160,14 @@ class Shell:
         if depth > DEEPEST:
             raise InputError(f"{self.path}: variables hold each other without end; write one of them out")
         text = re.sub(r"\$\((?!\()[^()]*\)|`[^`]*`", _PRINTED, text)
-        return _VARIABLE.sub(lambda found: self._value(found, depth), text).replace(_PRINTED, "")
+        return _VARIABLE.sub(lambda match: self._value(match, depth), text).replace(_PRINTED, "")
 
-    def _value(self, found: re.Match[str], depth: int) -> str:
-        """Return the value of one `$A`, `${A:-default}` or `$((…))`; a name without a value is recorded as unset."""
-        if found["sum"] is not None:
-            return self._sum(found["sum"], depth)
-        inner = _BRACED.fullmatch(found["brace"]) if found["brace"] is not None else None
-        name = inner["name"] if inner else found["name"] or ""
+    def _value(self, match: re.Match[str], depth: int) -> str:
+        """Return the value of one `$A`, `${A:-default}` or `$((…))`; "" for an unset variable, which is recorded."""
+        if match["sum"] is not None:
+            return self._sum(match["sum"], depth)
+        inner = _BRACED.fullmatch(match["brace"]) if match["brace"] is not None else None
+        name = inner["name"] if inner else match["name"] or ""
         value, known = " ".join(self.variables.get(name, [])), name in self.variables
         if inner and inner["how"] and not (value if inner["how"].startswith(":") else known):
             value = self._replaced(_unquoted(inner["default"]), depth + 1)
@@ -178,36 +179,36 @@ class Shell:
         return value
 
     def _sum(self, text: str, depth: int) -> str:
-        """Return the value of a sum of integers, None if it is empty or depends on a program's output."""
+        """Return the value of `$((…))` as text; "" if it is not an integer or depends on the output of a program."""
         if _PRINTED in text:
             return ""
         bare = re.sub(r"(?<![\w${}])([A-Za-z_]\w*)", r"$\1", text)
         try:
-            found = evaluated(self._replaced(bare, depth + 1).strip())
+            result = evaluated(self._replaced(bare, depth + 1).strip())
         except UNREADABLE:
             return ""
-        return str(found) if isinstance(found, int) else ""
+        return str(result) if isinstance(result, int) else ""
 
 
-def _own(words: Sequence[str]) -> Iterator[str]:
+def _command_words(words: Sequence[str]) -> Iterator[str]:
     """Yield the words of a command up to a pipe or the next command, without redirections and their targets."""
     targets = 0
     for word in words:
         if word in _AFTER:
             return
-        found = _REDIRECTION.fullmatch(word)
-        if found is None and not targets:
+        redirection = _REDIRECTION.fullmatch(word)
+        if redirection is None and not targets:
             yield word
-        targets = int(found is not None and not found["target"])
+        targets = int(redirection is not None and not redirection["target"])
 
 
-def _inner(words: Sequence[str]) -> str:
-    """Return the text run by `eval` or a shell among the words (`srun … bash -x -c "…"`), or None."""
+def _nested_script(words: Sequence[str]) -> str:
+    """Return the text that `eval` or a shell among the words runs (`srun … bash -x -c "…"`); "" if there is none."""
     if words[:1] == ["eval"]:
         return " ".join(words[1:])
     for at, word in enumerate(words):
         if word.rsplit("/", 1)[-1] in _SHELLS:
-            flags = list(takewhile(lambda one: one.startswith("-"), words[at + 1 :]))
+            flags = list(takewhile(lambda flag: flag.startswith("-"), words[at + 1 :]))
             after = at + 1 + len(flags)
             if flags and flags[-1].endswith("c") and after < len(words):
                 return words[after]
@@ -258,26 +259,26 @@ def split(text: str) -> list[str]:
 
 
 def statements(path: str, text: str) -> Iterator[str]:
-    """Yield the statements of a script without comments and with continued lines joined; arrays and quotes may span lines."""
-    found, inside, joined = "", "", text.replace("\r\n", "\n")
-    for place, letter, inside in _letters(joined):
-        anded = joined[place : place + 2] == "&&" and "[" not in found
+    """Yield the statements of a script, without comments and line continuations. Raises InputError for an unclosed quote."""
+    statement, inside, script = "", "", text.replace("\r\n", "\n")
+    for place, letter, inside in _letters(script):
+        anded = script[place : place + 2] == "&&" and "[" not in statement
         if not inside and (letter in "\n;" or anded):
-            if found.strip() not in ("", "then", "do", ";"):
-                yield found.strip()
-            found = ""
+            if statement.strip() not in ("", "then", "do", ";"):
+                yield statement.strip()
+            statement = ""
         else:
-            found += letter if found or letter != "&" else ""  # the second one of &&
+            statement += letter if statement or letter != "&" else ""  # the second one of &&
     if inside:
         raise InputError(f"{path}: {'a parenthesis' if '(' in inside else 'a quote'} is never closed; close it")
-    if found.strip():
-        yield found.strip()
+    if statement.strip():
+        yield statement.strip()
 
 
 def commands(path: str, text: str, variables: Mapping[str, str]) -> Shell:
     """Return the state after a script was read, with its commands. Raises InputError for what cannot be read.
 
-    `variables` are those of the environment; variables that Slurm sets from the script's header come before.
+    variables: environment variables, which override those that Slurm sets from the script's header.
     """
     known = {**of_header(text).variables, **variables}
     shell = Shell(path, {name: [value] for name, value in known.items()})

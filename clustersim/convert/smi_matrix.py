@@ -64,7 +64,7 @@ def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
     """Return the links of GPUs: a crossbar if every pair shows all links of a GPU, else the links of each pair."""
     count = len(matrix)
     cells = {(a, b): _LINKS.fullmatch(matrix[a][b]) for a, b in combinations(range(count), 2)}
-    pairs = [(a, b, int(found[1])) for (a, b), found in cells.items() if found and int(found[1])]
+    pairs = [(a, b, int(match[1])) for (a, b), match in cells.items() if match and int(match[1])]
     if not pairs:
         return {"kind": "none"}
     links = {each for _, _, each in pairs}
@@ -76,10 +76,10 @@ def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
 def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> dict[str, object]:
     """Return the host, and the size of islands of GPUs joined by XGMI, if any. `numa`: CPU of each GPU. Raises InputError if some
     pairs of an island have no link, or islands have different sizes."""
-    joined = [[cell in ("XGMI", "0") for cell in row] for row in matrix]
-    sizes = set(_groups(joined))
+    linked = [[cell in ("XGMI", "0") for cell in row] for row in matrix]
+    sizes = set(_groups(linked))
     [size, *others] = sizes
-    if others or any(sum(row) != size for row in joined):
+    if others or any(sum(row) != size for row in linked):
         raise InputError(
             f"{path}: XGMI joins unequal groups of GPUs; give the XML that RCCL writes (NCCL_TOPO_DUMP_FILE)"
         )
@@ -89,19 +89,19 @@ def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> 
 
 
 def _host(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
-    """Return sockets and GPUs per PCIe switch, if all have equal sizes. NVLinks between all GPUs hide how PCIe joins them."""
+    """Return `sockets` and `gpus_per_switch`, where all sizes are equal. NVLinks between all GPUs hide how PCIe connects them."""
     sockets = _groups([[cell not in ("SYS", "SOC") for cell in row] for row in matrix])
     hidden = len(sockets) == 1 and any(_LINKS.fullmatch(cell) for row in matrix for cell in row)
     switches = _groups([[cell in (*_CLOSE, "X") for cell in row] for row in matrix])
     return shared_by([] if hidden else sockets, switches)
 
 
-def _groups(joined: Sequence[Sequence[bool]]) -> list[int]:
-    """Return the sizes of runs of neighbours that are all connected with the first one."""
+def _groups(linked: Sequence[Sequence[bool]]) -> list[int]:
+    """Return the sizes of runs of neighbouring GPUs that are all linked to the first of their run."""
     sizes: list[int] = []
     first = 0
-    for gpu in range(len(joined)):
-        if sizes and joined[first][gpu]:
+    for gpu in range(len(linked)):
+        if sizes and linked[first][gpu]:
             sizes[-1] += 1
         else:
             sizes.append(1)

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from clustersim.config.fields import Count, LineRate, Spec, validate
 from clustersim.config.overrides import Overridden
-from clustersim.config.yaml import Document, own, read
+from clustersim.config.yaml import Document, read, read_packaged
 from clustersim.errors import shown
 
 
@@ -151,7 +151,7 @@ def load(path: str | Path | None = None, rent: float | None = None) -> Figures:
 
     Raises ConfigError for an error in the file, and for a rent that is not positive.
     """
-    base = own(DEFAULTS)
+    base = read_packaged(DEFAULTS)
     if path is None and rent is None:
         return _shipped()
     written = read(path) if path else Document("--price", {}, {})
@@ -167,7 +167,7 @@ def load(path: str | Path | None = None, rent: float | None = None) -> Figures:
 
 @cache
 def _shipped() -> Figures:
-    return validate(Figures, own(DEFAULTS))
+    return validate(Figures, read_packaged(DEFAULTS))
 
 
 def merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

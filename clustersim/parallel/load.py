@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim.config import shipped
-from clustersim.config.fields import validate, validate_given
+from clustersim.config.fields import validate, validate_present
 from clustersim.config.overrides import Overridden, SourcePlace, copied, of_topology, replace, scalar
 from clustersim.config.workload import Model, Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
@@ -88,7 +88,7 @@ class Unbuilt(NamedTuple):
         """
         if self.config is None:
             return ()
-        validate_given(Workload, merged)
+        validate_present(Workload, merged)
         values = defaults(merged.data, self.config)
         return tuple(str(value) for value in values if _filled(merged.data, value.key, value.value))
 

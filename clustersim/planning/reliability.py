@@ -21,7 +21,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.config.fields import Spec, validate
 from clustersim.config.overrides import Overridden
-from clustersim.config.yaml import own, read
+from clustersim.config.yaml import read, read_packaged
 from clustersim.costs.figures import PositiveFigure, merged
 from clustersim.units import plural, scaled, seconds
 
@@ -70,13 +70,13 @@ def load(path: str | Path | None = None) -> Reliability:
     """Return the defaults, overridden by the keys of a YAML file. Raises ConfigError for an error in it."""
     if path is None:
         return _shipped()
-    written = read(path)
-    return validate(Reliability, Overridden(written.path, merged(own(DEFAULTS).data, written.data), written.positions))
+    file = read(path)
+    return validate(Reliability, Overridden(file.path, merged(read_packaged(DEFAULTS).data, file.data), file.positions))
 
 
 @cache
 def _shipped() -> Reliability:
-    return validate(Reliability, own(DEFAULTS))
+    return validate(Reliability, read_packaged(DEFAULTS))
 
 
 class Checkpoint(NamedTuple):

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clustersim.config.yaml import own
+from clustersim.config.yaml import read_packaged
 from clustersim.frameworks.table import Framework
 from clustersim.validate.known_models import size
 from clustersim.validate.runs import Run
@@ -73,7 +73,7 @@ LAYERS = {"deepseek": _latent, "llama4": _every_other}
 def families() -> tuple[ModelFamily, ...]:
     """Return the families of `model_families.yaml`."""
     found = []
-    for name, one in own(Path(__file__).parent / "model_families.yaml").data.items():
+    for name, one in read_packaged(Path(__file__).parent / "model_families.yaml").data.items():
         shapes = {**(_PRENORM if one["block"] == "gpt" else _LLAMA), **one.get("shapes", {})}
         keys = {key: value for key, value in one.items() if key not in ("words", "block", "shapes")}
         keys = {"tied": False, "dropout": False, **keys}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
-from clustersim.config.yaml import own, read
+from clustersim.config.yaml import read, read_packaged
 from clustersim.errors import InputError, UnknownNameError, shown, suggest
 from clustersim.files import exists
 
@@ -94,4 +94,4 @@ def names() -> frozenset[str]:
 
 @cache
 def _shipped(name: str) -> Gpu:
-    return validate(Gpu, own(FOLDER / f"{name}.yaml"))
+    return validate(Gpu, read_packaged(FOLDER / f"{name}.yaml"))
