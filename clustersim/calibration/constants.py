@@ -1,6 +1,6 @@
 """The constants of a step: figures that no datasheet has and that differ from machine to machine.
 
-Each is one factor on keys of the two files, so that a measured value is written down as any other key.
+Each constant is a factor on keys of the topology and workload files, so that a measured value is set as any other key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAMILIES: Mapping[str, Declared] = {
         if isinstance(known, Declared)
     },
 }
-"""Knowledge about each family of constants without any step, as declared at its key."""
+"""{family: its scope, spread between machines and source, as declared at its key}; no measured step is needed."""
 LEVEL = "software.level"
 """Key of a machine file that multiplies the expected time of every step."""
 
@@ -48,15 +48,15 @@ class Constant:
     """Name, such as `clock under load, 16-bit, hopper`; the part before the first comma is its family."""
     scope: ConstantScope
     spread: float
-    """Standard deviation of its logarithm between machines."""
+    """Standard deviation of the constant's logarithm between machines."""
     source: str
     """Source of the spread."""
     keys: Mapping[str, float]
-    """{key that it multiplies, as for `--set`: current value}"""
-    beside: Mapping[str, float] = field(default_factory=dict)
-    """{key that must be written together with these: current value}."""
+    """{dotted key that the constant multiplies: current value}"""
+    companions: Mapping[str, float] = field(default_factory=dict)
+    """{dotted key that must be written together with `keys`: current value, which stays}"""
     most: float = float("inf")
-    """Largest factor that the keys allow: shares are at most 1."""
+    """Largest factor that the keys allow: a share cannot exceed 1."""
     slows: bool = False
     """Whether a larger value makes a step longer: it is a time, not a speed."""
 
@@ -67,77 +67,87 @@ class Constant:
 
     @property
     def value(self) -> float:
-        """Current value of its first key."""
+        """Current value of the constant's first key."""
         return next(iter(self.keys.values()))
 
     def changes(self, factor: float) -> dict[str, object]:
-        """Return the values of the keys for a constant `factor` times as large, at most `most`."""
-        return {**self.beside, **{key: value * min(factor, self.most) for key, value in self.keys.items()}}
+        """Return {key: new value} for a constant `factor` times as large, at most `most`; `companions` keep their values."""
+        return {**self.companions, **{key: value * min(factor, self.most) for key, value in self.keys.items()}}
 
 
 def constants_of(cluster: Document, job: Job) -> list[Constant]:
-    """Return the constants that can matter to a step of a placed job on a cluster. Raises ConfigError for an invalid file.
+    """Return the constants that can affect a step of a placed job on a cluster. Raises ConfigError for an invalid file.
 
-    Constants of several node types that share a name are one.
+    Node types whose constants have the same name, such as nodes with equal GPUs, share one constant with the keys of all.
     """
-    found: dict[str, Constant] = {}
-    for at, pool in node_types(cluster):
-        for one in (*_of_gpu(at, pool.gpu, job), *_of_node(at, pool.node, pool.gpu, job)):
-            known = found.get(one.name, one)
-            keys, beside = {**known.keys, **one.keys}, {**known.beside, **one.beside}
-            found[one.name] = replace(known, keys=keys, beside=beside, most=min(known.most, one.most))
+    by_name: dict[str, Constant] = {}
+    for prefix, pool in node_types(cluster):
+        for constant in (*_kernel_constants(prefix, pool.gpu, job), *_node_constants(prefix, pool.node, pool.gpu, job)):
+            known = by_name.get(constant.name, constant)
+            keys, companions = {**known.keys, **constant.keys}, {**known.companions, **constant.companions}
+            most = min(known.most, constant.most)
+            by_name[constant.name] = replace(known, keys=keys, companions=companions, most=most)
     collectives = {"nccl.slowdown": described(cluster)[0].nccl.slowdown}
     latency = [_constant("latency of collectives", collectives, slows=True)] * (job.mesh.size > 1)
-    return [*found.values(), *latency]
+    return [*by_name.values(), *latency]
 
 
 def software_constant() -> Constant:
-    """Return the factor from the expected to the measured step of a machine, by its software."""
+    """Return the constant that multiplies the expected time of every step, because of the machine's software."""
     return _constant(SOFTWARE, {LEVEL: 1.0}, slows=True)
 
 
-def _constant(name: str, keys: Mapping[str, float], **more: Any) -> Constant:
-    """Return a constant of `keys` (dotted key: value), with the scope and spread of its family. more: fields of `Constant`."""
+def _constant(name: str, keys: Mapping[str, float], **fields: Any) -> Constant:
+    """Return a constant of `keys` (dotted key: value), with the scope and spread of its family. fields: others of `Constant`."""
     known = FAMILIES[family(name)]
-    return Constant(name, known.scope, known.spread, known.chosen_on, keys, **more)
+    return Constant(name, known.scope, known.spread, known.chosen_on, keys, **fields)
 
 
-def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
-    """Yield the constants of a job's kernels: clocks under load and speeds of vector and attention kernels."""
+def _kernel_constants(prefix: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
+    """Yield the constants of a job's kernels: clocks under load and speeds of vector and attention kernels.
+
+    prefix: dotted key of the node that has the GPU, such as `cluster.node`.
+    """
     if job.spec.clocks == "sustained":
-        yield from _of_clocks(f"{at}.gpus.sustained", gpu, job.training.precision)
-    speed, now = f"{at}.gpus.speed", {str(group): value for group, value in gpu.speed.items()}
+        yield from _clock_constants(f"{prefix}.gpus.sustained", gpu, job.training.precision)
+    speed, current = f"{prefix}.gpus.speed", {str(group): value for group, value in gpu.speed.items()}
     names = {"vector": f"vector kernels, {gpu.architecture}"}
     if job.training.attention != "unfused":
         names["attention"] = f"fused attention, {job.training.attention}, {gpu.architecture}"
     for group, name in names.items():
-        beside = {f"{speed}.{other}": value for other, value in now.items() if other != group}
-        yield _constant(name, {f"{speed}.{group}": now.get(group, 1.0)}, beside=beside)
+        others = {f"{speed}.{other}": value for other, value in current.items() if other != group}
+        yield _constant(name, {f"{speed}.{group}": current.get(group, 1.0)}, companions=others)
 
 
-def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
-    """Yield the shares of the burst rate of GEMMs in a precision, and in the activations' type."""
+def _clock_constants(prefix: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
+    """Yield the sustained shares of the burst rate of GEMMs, for the types that a training precision uses.
+
+    prefix: dotted key of the shares. fp16 and bf16 share a constant; a type whose clock does not follow power has none.
+    """
     shares = {str(dtype): clocks.sustained(gpu, dtype) for dtype in gpu.matrix if clocks.follows_power(gpu, dtype)}
     groups: dict[str, list[str]] = {}
     for dtype in shares:
         groups.setdefault("16-bit" if dtype in ("fp16", "bf16") else dtype, []).append(dtype)
-    wanted = {str(gpu.matrix_type(dtype)) for dtype in (activation_type(precision), product_type(precision))}
+    used = {str(gpu.matrix_type(dtype)) for dtype in (activation_type(precision), product_type(precision))}
     for group, types in groups.items():
-        if wanted & set(types):
-            keys = {f"{at}.{dtype}": shares[dtype] for dtype in types}
-            beside = {f"{at}.{dtype}": share for dtype, share in shares.items() if dtype not in types}
+        if used & set(types):
+            keys = {f"{prefix}.{dtype}": shares[dtype] for dtype in types}
+            others = {f"{prefix}.{dtype}": share for dtype, share in shares.items() if dtype not in types}
             name, most = f"clock under load, {group}, {gpu.architecture}", 1 / max(keys.values())
-            yield _constant(name, keys, beside=beside, most=most)
+            yield _constant(name, keys, companions=others, most=most)
 
 
-def _of_node(at: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:
-    """Yield the constants of a job's launches and transfers: host, NVLink and network between nodes."""
+def _node_constants(prefix: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:
+    """Yield the constants of a job's launches and transfers: host, NVLink and network, as far as the job uses them.
+
+    prefix: dotted key of the node, such as `cluster.node`.
+    """
     if job.training.framework:
         name = job.training.framework.partition(" ")[0]
-        yield _constant(f"host, {name}", {f"{at}.host.slowdown": node.host.slowdown}, slows=True)
+        yield _constant(f"host, {name}", {f"{prefix}.host.slowdown": node.host.slowdown}, slows=True)
     if node.gpus.count > 1 and node.scale_up.kind != "none":
-        now = node.scale_up.payload_efficiency
-        yield _constant(f"NVLink, {gpu.architecture}", {f"{at}.scale_up.payload_efficiency": now}, most=1 / now)
+        share = node.scale_up.payload_efficiency
+        yield _constant(f"NVLink, {gpu.architecture}", {f"{prefix}.scale_up.payload_efficiency": share}, most=1 / share)
     if node.nics is not None and job.mesh.size > node.gpus.count:
-        now = node.nics.efficiency
-        yield _constant("network between nodes", {f"{at}.nics.efficiency": now}, most=1 / now)
+        share = node.nics.efficiency
+        yield _constant("network between nodes", {f"{prefix}.nics.efficiency": share}, most=1 / share)

@@ -2,9 +2,9 @@
 
     ln(measured / forecast)_r = sum_c S_rc m_c + e_r,   m ~ N(0, P),   e_r ~ N(0, s_r^2)
 
-m_c is the logarithm of how many times its usual value a constant c is on one machine, P its covariance among machines, S_rc the
-sensitivity of measurement r to it and s_r what no constant explains. An error beyond `TUNING` of its spreads weighs as much less
-as it is farther off (Huber 1964), so that one odd measurement does not decide.
+m_c is the logarithm of constant c on one machine over its usual value, P the covariance of m between machines, S_rc the
+sensitivity of measurement r to constant c, and s_r the spread of the error e_r that no constant explains. An error of more than
+`TUNING` spreads has weight TUNING / error (Huber 1964), so that one wrong measurement does not decide.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETTLED = 0.01
 
 
 class Observation(NamedTuple):
-    """A measurement and its forecast."""
+    """A measurement, its forecast and how the forecast depends on constants."""
 
     name: str
     log_ratio: float
@@ -35,7 +35,7 @@ class Observation(NamedTuple):
     sensitivities: Mapping[str, float]
     """{constant: d ln(forecast) / d ln(constant)}"""
     spread: float
-    """Standard deviation of the logarithm that no constant explains."""
+    """Standard deviation of the part of `log_ratio` that no constant explains."""
 
 
 class Population(NamedTuple):
@@ -54,58 +54,58 @@ class MachinePosterior:
     mean: Floats
     """Mean logarithm of each constant's factor on its usual value (constants,)."""
     covariance: Floats
-    """Covariance of these logarithms (constants, constants)."""
+    """Covariance of the logarithms of the factors (constants, constants)."""
     weights: Floats
-    """Weight of each measurement, at most 1 (measurements,)."""
+    """Weight of each measurement, at most 1; lower for outliers (measurements,)."""
 
     def spread(self, name: str) -> float:
-        """Return the standard deviation of the logarithm of a constant."""
-        place = self.prior.names.index(name)
-        return sqrt(float(self.covariance[place, place]))
+        """Return the standard deviation of a constant's logarithm. Raises ValueError for a name that `prior` does not have."""
+        index = self.prior.names.index(name)
+        return sqrt(float(self.covariance[index, index]))
 
 
 def posterior(observations: Sequence[Observation], prior: Population) -> MachinePosterior:
-    """Return the posterior of constants; without measurements it is the prior.
+    """Return the posterior of the constants named in `prior`; without measurements it equals the prior.
 
     m = P S' W^-1 r, C = P - P S' W^-1 S P, W = S P S' + diag(s^2 / w), with Huber's weights w of the likeliest errors.
     """
     slopes, ratios, spreads = _arrays(observations, prior.names)
-    weights, shared = np.ones(len(ratios)), slopes @ prior.covariance
+    weights, cross_covariance = np.ones(len(ratios)), slopes @ prior.covariance
     for _ in range(ROUNDS):
-        whole = shared @ slopes.T + np.diag(spreads**2 / weights)
-        solved = np.linalg.solve(whole, np.column_stack([ratios, shared]))
-        errors = np.abs(spreads / weights * solved[:, 0])  # in spreads
+        total_covariance = cross_covariance @ slopes.T + np.diag(spreads**2 / weights)
+        solution = np.linalg.solve(total_covariance, np.column_stack([ratios, cross_covariance]))
+        errors = np.abs(spreads / weights * solution[:, 0])  # in spreads
         before, weights = weights, TUNING / np.maximum(errors, TUNING)
         if np.abs(weights - before).max(initial=0.0) < _SETTLED:
             break
-    covariance = prior.covariance - shared.T @ solved[:, 1:]
-    return MachinePosterior(prior, shared.T @ solved[:, 0], (covariance + covariance.T) / 2, weights)
+    covariance = prior.covariance - cross_covariance.T @ solution[:, 1:]
+    return MachinePosterior(prior, cross_covariance.T @ solution[:, 0], (covariance + covariance.T) / 2, weights)
 
 
 def _arrays(observations: Sequence[Observation], names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
-    """Return sensitivities (measurements, constants), log ratios and spreads (measurements,) of observations."""
-    slopes = np.array([[one.sensitivities.get(name, 0.0) for name in names] for one in observations])
-    ratios = np.array([one.log_ratio for one in observations])
-    return slopes.reshape(len(ratios), len(names)), ratios, np.array([one.spread for one in observations])
+    """Return sensitivities (measurements, constants), log ratios and spreads (measurements,); a missing sensitivity is 0."""
+    slopes = np.array([[row.sensitivities.get(name, 0.0) for name in names] for row in observations])
+    ratios = np.array([row.log_ratio for row in observations])
+    return slopes.reshape(len(ratios), len(names)), ratios, np.array([row.spread for row in observations])
 
 
 def likelihoods(
     observations: Sequence[Observation], prior: Population, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """Return {group: likelihood that only this group of constants differs}, with sum 1.
+    """Return {group: likelihood that only the constants of this group differ from their usual values}, with sum 1.
 
-    groups: names of constants by what is said to differ, none of them for nothing. All are as likely before anything is measured;
-    each is weighed by the density of the measurements where the others are as usual, errors with the weights that all of
-    the constants together leave them.
+    groups: {group: names of its constants}; no names: nothing differs. All groups have the same prior probability. A likelihood
+    is proportional to the density of the measurements if all other constants are usual. Outliers have the weights of
+    `posterior`.
     """
     slopes, ratios, spreads = _arrays(observations, prior.names)
     spreads = spreads / np.sqrt(posterior(observations, prior).weights)
     densities = {}
     for group, names in groups.items():
-        own = np.array([float(name in names) for name in prior.names])
-        covariance = slopes @ (prior.covariance * np.outer(own, own)) @ slopes.T + np.diag(spreads**2)
+        differs = np.array([float(name in names) for name in prior.names])
+        covariance = slopes @ (prior.covariance * np.outer(differs, differs)) @ slopes.T + np.diag(spreads**2)
         _, size = np.linalg.slogdet(covariance)
         densities[group] = -0.5 * (float(size) + float(ratios @ np.linalg.solve(covariance, ratios)))
     most = max(densities.values())
-    total = sum(exp(one - most) for one in densities.values())
-    return {group: exp(one - most) / total for group, one in densities.items()}
+    total = sum(exp(density - most) for density in densities.values())
+    return {group: exp(density - most) / total for group, density in densities.items()}

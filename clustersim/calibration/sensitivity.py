@@ -14,10 +14,10 @@ from clustersim.simulation import Simulator
 from clustersim.topology.build import build, overridden
 
 NARROW, WIDE = 0.04, 0.15
-"""Least and largest change of a logarithm that a difference is taken over, within which it is the constant's spread: a step of
-rates that NCCL takes from rows of a table must not decide."""
+"""Limits of the change of a constant's logarithm in a difference; within them it is the constant's spread. A small change might
+only cross one step of the rates that NCCL takes from rows of a table."""
 NONE = 1e-4
-"""Change of the step's logarithm by a slower part below which the part has no share, so that a faster one is not simulated."""
+"""Change of the step's logarithm below which a slower constant has no effect, so that a faster one is not simulated."""
 
 
 def sensitivities(
@@ -25,39 +25,39 @@ def sensitivities(
 ) -> dict[str, float]:
     """Return {name: d log(step seconds) / d log(constant)} of a job's step. Raises InputError if the job does not fit.
 
-    Central differences over the constant's spread; one-sided where it cannot be larger, or where a slower part changes nothing.
-    simulator: of this cluster, if there is one, whose forecasts of kernels and of the job are reused.
+    Central differences over the constant's spread; one-sided if it cannot be larger, or if a slower constant changes nothing.
+    simulator: an existing simulator of this cluster, whose forecasts of kernels and of the job are reused.
     """
-    known = simulator or Simulator(build(cluster))
-    return slopes(constants, lambda changes: changed_step(cluster, job, changes, known))
+    reused = simulator or Simulator(build(cluster))
+    return slopes(constants, lambda changes: changed_step(cluster, job, changes, reused))
 
 
 def slopes(constants: Iterable[Constant], forecast: Callable[[dict[str, object]], float]) -> dict[str, float]:
-    """Return {name: d log(forecast) / d log(constant)} at usual constants. forecast: function of changed keys."""
+    """Return {name: d log(forecast) / d log(constant)} at usual constants. forecast: function of {changed key: value}."""
     usual = log(forecast({}))
 
     def change(constant: Constant, factor: float) -> float:
         """Return the change of the forecast's logarithm for a constant `factor` times as large."""
         return log(forecast(constant.changes(factor))) - usual
 
-    return {one.name: slope(one, partial(change, one)) for one in constants}
+    return {constant.name: slope(constant, partial(change, constant)) for constant in constants}
 
 
 def slope(constant: Constant, change: Callable[[float], float]) -> float:
-    """Return d log(forecast) / d log(constant).
+    """Return d log(forecast) / d log(constant), from one or two differences of about the constant's spread.
 
-    change: function from a factor on the constant to the change of the log of the forecast.
+    change: function from a factor on the constant to the change of the logarithm of the forecast.
     """
-    wide = min(max(constant.spread, NARROW), WIDE)
-    slower, faster = (wide, -wide) if constant.slows else (-wide, min(wide, log(constant.most)))
+    width = min(max(constant.spread, NARROW), WIDE)
+    slower, faster = (width, -width) if constant.slows else (-width, min(width, log(constant.most)))
     first = change(exp(slower))
     if abs(first) < NONE or faster == 0:
         return first / slower
     return (change(exp(faster)) - first) / (faster - slower)
 
 
-def changed_step(cluster: Document, job: Job, changes: dict[str, object], known: Simulator) -> float:
-    """Return the seconds of the step with changed keys of the cluster; kernel forecasts are reused."""
-    of_cluster, of_job = parted(changes)
-    made = known.like(build(overridden(cluster, of_cluster))) if of_cluster else known
-    return made.seconds(job.changed(of_job) if of_job else job)
+def changed_step(cluster: Document, job: Job, changes: dict[str, object], simulator: Simulator) -> float:
+    """Return the step's seconds with changed keys of cluster and job. simulator: of the unchanged cluster, for its caches."""
+    cluster_changes, job_changes = parted(changes)
+    changed = simulator.like(build(overridden(cluster, cluster_changes))) if cluster_changes else simulator
+    return changed.seconds(job.changed(job_changes) if job_changes else job)

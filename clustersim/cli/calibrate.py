@@ -36,7 +36,7 @@ def calibrate(
 
     Clock under load, kernels, host, links and stragglers are looked at together: none of them alone explains all steps.
     """
-    from clustersim.calibration.machine import written
+    from clustersim.calibration.machine import machine_yaml
     from clustersim.validate.machine import REMAINDER, machine
 
     if out:
@@ -44,7 +44,7 @@ def calibrate(
     with output.progress() as progress:
         found = machine(runs, trace or (), nccl or (), progress)
     if out:
-        save(out, written(found.fit, found.gpu, found.evidence, REMAINDER))
+        save(out, machine_yaml(found.fit, found.gpu, found.evidence, REMAINDER))
     output.show("calibrate", lambda: _fields(found, out), lambda: _lines(found, out))
 
 
@@ -53,13 +53,13 @@ def _fields(found: MeasuredMachine, out: Path | None) -> dict[str, Any]:
     fit = found.fit
     constant = ("name", "factor", "spread", "usual_spread", "keys")
     constants = [
-        (one.name, exp(x), fit.found.spread(one.name), one.spread, fit.keys_of(one))
+        (one.name, exp(x), fit.posterior.spread(one.name), one.spread, fit.keys_of(one))
         for one, x in zip(fit.constants, fit.logs.tolist(), strict=True)
     ]
     measurement = ("name", "measured_s", "error", "error_with_machine", "error_left_out", "weight")
     errors = [[exp(-x) - 1 for x in own.tolist()] for own in (fit.before, fit.after, fit.left_out)]
     steps = [(one.name, one.measured) for one in fit.measurements]
-    rows = [(*step, *rest) for step, *rest in zip(steps, *errors, fit.found.weights.tolist(), strict=True)]
+    rows = [(*step, *rest) for step, *rest in zip(steps, *errors, fit.posterior.weights.tolist(), strict=True)]
     return {
         "gpu": found.gpu,
         "evidence": list(found.evidence),
@@ -88,9 +88,9 @@ def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
     width = max(len(one.name) for one in fit.constants)
     yield from ("", f"{'all together':<{width + 2}}  {'this machine':>14}  {'usually':>8}")
     for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):
-        now = f"× {exp(x):.3f} ± {100 * fit.found.spread(one.name):.0f} %"
+        now = f"× {exp(x):.3f} ± {100 * fit.posterior.spread(one.name):.0f} %"
         yield f"  {one.name:<{width}}  {now:>14}  ± {100 * one.spread:.0f} %"
-    odd = [one.name for one, weight in zip(fit.measurements, fit.found.weights.tolist(), strict=True) if weight < ODD]
+    odd = [one.name for one, weight in zip(fit.measurements, fit.posterior.weights.tolist(), strict=True) if weight < ODD]
     if odd:
         yield from folded(f"unlike the others, and counted less: {', '.join(odd)}")
     if found.refused:

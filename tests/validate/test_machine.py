@@ -12,7 +12,7 @@ from fuzz_tables import NCCL_LOG, TRACE
 from validate_cases import said, write
 
 from clustersim.calibration.constants import SOFTWARE
-from clustersim.calibration.fit import BOUND, SLOWEST, WITHIN, changes, fitted, own_changes
+from clustersim.calibration.fit import BOUND, SLOWEST, WITHIN, changes, fitted, measurement_changes
 from clustersim.calibration.machine import Machine
 from clustersim.calibration.posterior import Observation, Population, likelihoods, posterior
 from clustersim.validate.machine import MeasuredRun
@@ -63,7 +63,7 @@ def fit(steps):
 def test_a_machine_is_recovered_from_its_steps_within_its_spread(fit):
     for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):
         off = abs(x - TRUTH.get(one.family, 0.0))
-        assert off <= 2 * fit.found.spread(one.name), one.name
+        assert off <= 2 * fit.posterior.spread(one.name), one.name
 
 
 def test_its_steps_are_forecast_better_and_each_from_the_others(fit):
@@ -74,10 +74,10 @@ def test_its_steps_are_forecast_better_and_each_from_the_others(fit):
 
 def test_it_is_more_sure_than_of_a_machine_that_nobody_has_measured(fit):
     for one in fit.constants:
-        assert fit.found.spread(one.name) <= one.spread * (1 + 1e-9), one.name
+        assert fit.posterior.spread(one.name) <= one.spread * (1 + 1e-9), one.name
     level = fit.constants[0]
     assert level.family == SOFTWARE
-    assert fit.found.spread(level.name) < 0.5 * level.spread
+    assert fit.posterior.spread(level.name) < 0.5 * level.spread
 
 
 def test_a_machine_twice_as_slow_is_its_software_and_refused_by_nobody(steps):
@@ -92,7 +92,7 @@ def test_a_constant_is_a_factor_on_the_value_of_each_step(steps):
     clock = next(one for one in steps[0].constants if one.family == "clock under load")
     other = replace(clock, keys={key: 0.9 * value for key, value in clock.keys.items()})
     for own in (clock, other):
-        found = own_changes(steps[0]._replace(constants=(own,)), (clock, SLOWEST), np.array([-0.1, 0.0]))
+        found = measurement_changes(steps[0]._replace(constants=(own,)), (clock, SLOWEST), np.array([-0.1, 0.0]))
         assert {key: found[key] for key in own.keys} == {key: exp(-0.1) * value for key, value in own.keys.items()}
 
 
@@ -304,15 +304,15 @@ def test_a_table_of_runs_is_not_a_machine_file(call, mine):
 
 
 def test_the_interval_is_that_of_the_posterior(fit, tmp_path):
-    from clustersim.calibration.machine import written
+    from clustersim.calibration.machine import machine_yaml
 
     path = tmp_path / "mine.yaml"
-    path.write_text(written(fit, "a100-sxm-80gb", ["six steps"], 0.065))
+    path.write_text(machine_yaml(fit, "a100-sxm-80gb", ["six steps"], 0.065))
     found = Machine.read(path)
     slopes = {one.name: 0.3 for one in fit.constants}
     own = np.full(len(fit.constants), 0.3)
     rest = 0.065**2 + sum((WITHIN.get(one.family, 0.0) * 0.3) ** 2 for one in fit.constants)
-    wanted = sqrt(own @ fit.found.covariance @ own + rest)
+    wanted = sqrt(own @ fit.posterior.covariance @ own + rest)
     assert found.spread(fit.constants, slopes) == pytest.approx(wanted, rel=0.01)
 
 
