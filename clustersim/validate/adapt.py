@@ -26,33 +26,33 @@ from clustersim.validate.strangers import EVERYTHING, Knowledge
 from clustersim.validate.workload import InputDraft, framework_of, workload
 
 NEVER_LATE = 1e-9
-"""Factor on the launch times of a host that never delays anything."""
+"""Factor on the launch times of an ideal host, which never delays a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A run as two YAML texts (JSON is YAML), and the assumptions about it."""
+    """A run as the texts of a topology and a workload file (JSON is YAML), and the assumptions about it in words."""
 
     topology: str
     workload: str
     assumed: tuple[str, ...]
     sources: frozenset[str] = frozenset()
-    """Framework, recipe, node and phrases that it depends on, as named in `strangers`."""
+    """Names of the framework file, recipe, node and phrases that the files depend on, in the form of `strangers`."""
 
 
 def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge = EVERYTHING) -> Setup:
     """Return the files of a run, changed by an `ablation` such as {"predictor": "roofline"}. Raises Refusal for a bad row.
 
-    view: knowledge of the forecast; figures read from the steps of its `without` have their values without them.
+    view: knowledge of the forecast; figures read from steps of the publisher `view.without` have their values without it.
     """
     if run.unreadable:
         raise Refusal("unreadable row", run.unreadable)
-    machine, of_machine, sources = cluster(run, view)
+    machine, machine_assumed, sources = cluster(run, view)
     domain = machine["cluster"]["node"]["gpus"]["count"]
-    run, of_model = completed(run)
-    job, of_job, of_workload = _job(run, machine, domain, view)
+    run, model_assumed = completed(run)
+    job, job_assumed, job_sources = _job(run, machine, domain, view)
     if view.without:
-        _leave_out_host(machine, run, view)
+        _set_unseen_host(machine, run, view)
     for part, value in (ablation or {}).items():
         _change(machine, job, part, value)
     # equal clusters have one name, so that one is built for many runs
@@ -60,26 +60,29 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge =
         f"{machine['cluster']['nodes']} x {machine['cluster']['node']['gpus']['count']} {run.gpu}"
     )
     texts = json.dumps(_overridden(machine, run)), json.dumps(job)
-    return Setup(*texts, (*of_model, *of_job, *of_machine), frozenset(sources | of_workload))
+    return Setup(*texts, (*model_assumed, *job_assumed, *machine_assumed), frozenset(sources | job_sources))
 
 
-def _leave_out_host(machine: dict[str, Any], run: Run, view: Knowledge) -> None:
-    """Replace a node's host times by those of other publishers, if its framework's were read from the excluded publisher."""
+def _set_unseen_host(machine: dict[str, Any], run: Run, view: Knowledge) -> None:
+    """Set the host slowdown of other publishers, if the framework's was read from the publisher `view.without`."""
     slowdown, node = unseen_host(framework_of(run, view), view.without), machine["cluster"]["node"]
     if slowdown is not None:
-        own = preset_node(node["extends"]).host.slowdown if "extends" in node else 1.0
-        node.setdefault("host", {})["slowdown"] = own * slowdown
+        preset_slowdown = preset_node(node["extends"]).host.slowdown if "extends" in node else 1.0
+        node.setdefault("host", {})["slowdown"] = preset_slowdown * slowdown
 
 
 def _job(run: Run, machine: Mapping[str, Any], domain: int, view: Knowledge) -> InputDraft:
-    """Return the workload of a run; if its source has neither tp nor pp, the split with the fewest GPUs per replica that fits."""
+    """Return the workload of a run. Without tp and pp in its source, use the split with the fewest GPUs per replica that fits.
+
+    domain: GPUs per NVLink domain. If no split fits, the one with the most GPUs per replica is used. Raises Refusal.
+    """
     if run.tp or run.pp or run.dp or run.launch or None in (run.layers, run.num_gpus):
         return workload(run, domain, view=view)
     framework = framework_of(run, view)
     if (framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage) in (2, 3):
         draft = workload(replace(run, tp=1, pp=1), domain, view=view)
-        said = "parallelism: tp 1, pp 1 (the source says neither, and sharding alone makes a replica fit)"
-        return draft._replace(assumed=[said, *draft.assumed])
+        assumption = "parallelism: tp 1, pp 1 (the source says neither, and sharding alone makes a replica fit)"
+        return draft._replace(assumed=[assumption, *draft.assumed])
     text = json.dumps(machine)
     last = None
     for split in smallest_first(run, run.layers or 1, run.heads or 1, domain):
@@ -88,22 +91,25 @@ def _job(run: Run, machine: Mapping[str, Any], domain: int, view: Knowledge) -> 
             return last
     if last is None:
         raise Refusal("incomplete source", f"the source says neither tp nor pp, and {run.num_gpus} GPUs have no split")
-    return last  # it was measured, so it did fit: the widest split is nearest to that
+    return last  # the run was measured, so it did fit: the last split needs the least memory
 
 
 def _fits(topology: str, job: Mapping[str, Any]) -> bool:
-    """Return whether a job likely fits the memory of a cluster's GPUs; False if it cannot be placed on the cluster."""
+    """Return whether a job likely fits the memory of a cluster's GPUs; False if the cluster cannot run it.
+
+    topology: text of its file. job: content of its workload file.
+    """
     try:
         simulator = _simulator(topology)
         placed = simulator.placed(_built(json.dumps(job)))
-        most = max(one.total for one in simulator.preparation.peaks(placed))
+        peak_bytes = max(rank.total for rank in simulator.preparation.peaks(placed))
     except InputError:
         return False
-    return verdict(most, simulator.cluster.gpu.memory) == "likely"
+    return verdict(peak_bytes, simulator.cluster.gpu.memory) == "likely"
 
 
 def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
-    """Return a topology file with the values of the row's column `cluster_set`. Raises Refusal for an invalid value."""
+    """Return the topology `machine` with the values of the row's column `cluster_set`. Raises Refusal for an invalid value."""
     if not run.cluster_set:
         return machine
     try:
@@ -113,7 +119,7 @@ def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def simulate(setup: Setup, engine: Engine = "auto") -> StepResult:
-    """Simulate a run, also if it seems not to fit, because it was measured. Raises Refusal if it is invalid on its cluster."""
+    """Simulate a run, even if its memory seems not to fit. Raises Refusal if the job is invalid or its cluster cannot run it."""
     try:
         job = _built(setup.workload)
         return _simulator(setup.topology).run(job, ignore_memory=True, engine=engine, check_overlap=False)
@@ -133,11 +139,11 @@ def _simulator(topology: str) -> Simulator:
 
 
 ABLATIONS = ("predictor", "clocks", "nccl", "fabric", "host")
-"""Parts that `--ablate` can change."""
+"""Parts of a forecast that `--ablate` can change."""
 
 
 def _change(machine: dict[str, Any], job: dict[str, Any], part: str, value: str) -> None:
-    """Change one part of a run's files: the value of a key, links without limits, or a faster or slower host."""
+    """Change one of ABLATIONS in a topology and a workload. The fabric gets links without limits, whatever `value`."""
     node = machine["cluster"]["node"]
     if part == "predictor":
         job["predictor"] = value

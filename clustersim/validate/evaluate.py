@@ -33,54 +33,61 @@ _UNKNOWN: Outcome = {
     "assumed": [],
     "breakdown_s": {},
 }
-"""Fields of an outcome without a forecast."""
-_OF_RUN = ("publisher", "measured_s", "ran", "measured_memory_gb", "peers_s")
-FIELDS = frozenset((*_SHOWN, *_OF_RUN, *_UNKNOWN))
+"""Values of the fields of an outcome that depend on its forecast, before there is one."""
+_MEASURED = ("publisher", "measured_s", "ran", "measured_memory_gb", "peers_s")
+FIELDS = frozenset((*_SHOWN, *_MEASURED, *_UNKNOWN))
 """Fields of every outcome."""
 
 
 def evaluate(
     run: Run, ablation: Mapping[str, str] | None = None, engine: Engine = "auto", view: Knowledge = EVERYTHING
 ) -> Outcome:
-    """Simulate one run. status: ok, refused (the source or the model has what cannot be simulated) or failed.
+    """Simulate a run, and return its outcome. view: knowledge of the forecast.
 
-    simulated_s, predicted_s: simulated and expected seconds of the step, None unless ok. error: predicted / measured - 1. low_s,
-    high_s: interval of `clustersim run`. Expected time and interval are based on all publishers except the view's `without` and
-    its kin. reason, reason_kind: cause of a missing forecast. assumed: how open values were filled. memory_gib: of the fullest
-    GPU; allocated_gib: without the memory of CUDA and NCCL, as torch.cuda.max_memory_allocated counts. launching: share of the
-    step for launching its kernels at 12 us each. view: knowledge of the forecast.
+    status: ok, refused (the source is incomplete or needs what is not supported) or failed. simulated_s, predicted_s: simulated
+    and expected seconds of the step, None without a forecast. error: predicted / measured - 1. low_s, high_s: interval of
+    `clustersim run`. Expected time and interval are based on all publishers except the group of `view.without`. reason,
+    reason_kind: cause of a missing forecast. assumed: values that the source leaves open, in words. memory_gib: peak memory of
+    the GPU that needs most; allocated_gib: the same without CUDA and NCCL, as torch.cuda.max_memory_allocated counts. launching:
+    share of the step that launching its kernels takes, at 12 us each.
     """
-    outcome = _said(run) | _UNKNOWN
+    outcome = _run_fields(run) | _UNKNOWN
     try:
         setup = adapt(run, ablation, view)
-        return outcome | {"assumed": list(setup.assumed)} | _found(run, view, simulate(setup, engine))
+        return outcome | {"assumed": list(setup.assumed)} | _forecast_fields(run, view, simulate(setup, engine))
     except Refusal as refusal:
-        if refusal.kind == "mapping" and not run.ran:  # said not to run, and it did not
+        if refusal.kind == "mapping" and not run.ran:  # the forecast is right: the run crashed
             return outcome | {"fits": False, "reason": refusal.why}
         return outcome | {"status": "refused", "reason_kind": refusal.kind, "reason": refusal.why}
     except ClustersimError as error:
         return outcome | {"status": "failed", "reason_kind": "failed", "reason": str(error)}
 
 
-def _said(run: Run) -> Outcome:
-    """Return the cells of the run's row that an outcome contains."""
+def _run_fields(run: Run) -> Outcome:
+    """Return the fields of an outcome that are columns of its run."""
     measured = (run.publisher, run.sec_per_iter, run.ran, run.memory_gb, dict(run.peers))
-    return {name: getattr(run, name) for name in _SHOWN} | dict(zip(_OF_RUN, measured, strict=True))
+    return {name: getattr(run, name) for name in _SHOWN} | dict(zip(_MEASURED, measured, strict=True))
 
 
 def log_error(outcome: Outcome) -> float:
-    """Return ln(measured / simulated) of an outcome that has both."""
+    """Return ln(measured / simulated) of an outcome that has both times."""
     return log(outcome["measured_s"] / outcome["simulated_s"])
 
 
-def kind(one: Outcome) -> Kind:
+def kind(outcome: Outcome) -> Kind:
     """Return the kind of step of an outcome with a forecast, for the intervals of `clustersim run`."""
-    job = (one["architecture"], one["precision"], one["num_gpus"], one["launching"], bool(one["experts"]))
-    return Kind(*job, framework=one["framework_family"], trainer=one["trainer"], year=one["year"])
+    job = (
+        outcome["architecture"],
+        outcome["precision"],
+        outcome["num_gpus"],
+        outcome["launching"],
+        bool(outcome["experts"]),
+    )
+    return Kind(*job, framework=outcome["framework_family"], trainer=outcome["trainer"], year=outcome["year"])
 
 
-def _found(run: Run, view: Knowledge, result: StepResult) -> Outcome:
-    """Return the fields of an outcome that its simulation decides: split, times, interval, error, memory, breakdown."""
+def _forecast_fields(run: Run, view: Knowledge, result: StepResult) -> Outcome:
+    """Return the fields of an outcome that its simulation determines: split, times, interval, error, memory, breakdown."""
     summary, job, framework = result.summary, result.work.job, framework_of(run, view)
     step, memory = summary["step_time_s"], summary["memory"]
     facts: Outcome = {
@@ -96,33 +103,34 @@ def _found(run: Run, view: Knowledge, result: StepResult) -> Outcome:
         "year": run.year,
     }
     without = publisher_group(view.without)
-    found = expected(step, kind(facts), without)
+    forecast = expected(step, kind(facts), without)
     if summary["step_time_low_s"] is None:
-        found = found._replace(margin=Margin(None, None, summary["step_time_interval"]))
+        forecast = forecast._replace(margin=Margin(None, None, summary["step_time_interval"]))
     return facts | {
         "simulated_s": step,
-        "predicted_s": found.seconds,
-        "error": found.seconds / run.sec_per_iter - 1 if run.sec_per_iter else None,
-        "low_s": found.margin.low,
-        "high_s": found.margin.high,
-        "interval": found.margin.note,
+        "predicted_s": forecast.seconds,
+        "error": forecast.seconds / run.sec_per_iter - 1 if run.sec_per_iter else None,
+        "low_s": forecast.margin.low,
+        "high_s": forecast.margin.high,
+        "interval": forecast.margin.note,
         "without": without,
         "memory_gib": memory["peak_bytes"] / 2**30,
-        "allocated_gib": max(one["total_bytes"] - one["framework_bytes"] for one in memory["by_pipeline_rank"]) / 2**30,
+        "allocated_gib": max(rank["total_bytes"] - rank["framework_bytes"] for rank in memory["by_pipeline_rank"])
+        / 2**30,
         "fits": memory["fits"],
         "breakdown_s": {k: v for k, v in summary["breakdown_s"].items() if k != "rank"},
     }
 
 
-def expected_again(one: Outcome, without: str, table: Mapping[str, Any] | None = None) -> Outcome:
-    """Return an outcome with the expected time and interval based on all publishers except a group.
+def with_expected(outcome: Outcome, without: str, table: Mapping[str, Any] | None = None) -> Outcome:
+    """Return an outcome with the expected time and interval based on all publishers except the group `without`.
 
-    table: published steps (default: the shipped table).
+    table: published steps (default: the shipped table). An outcome without a forecast is returned unchanged.
     """
-    if one["status"] != "ok" or one["simulated_s"] is None:  # a published run that failed has no forecast
-        return one
-    found = expected(one["simulated_s"], kind(one), without, table)
-    error = found.seconds / one["measured_s"] - 1 if one["measured_s"] else None
-    low, high, note = found.margin if one["low_s"] is not None else (None, None, one["interval"])
-    changed = {"predicted_s": found.seconds, "error": error, "low_s": low, "high_s": high, "interval": note}
-    return one | changed | {"without": without}
+    if outcome["status"] != "ok" or outcome["simulated_s"] is None:  # a published run that failed has no forecast
+        return outcome
+    forecast = expected(outcome["simulated_s"], kind(outcome), without, table)
+    error = forecast.seconds / outcome["measured_s"] - 1 if outcome["measured_s"] else None
+    low, high, note = forecast.margin if outcome["low_s"] is not None else (None, None, outcome["interval"])
+    changed = {"predicted_s": forecast.seconds, "error": error, "low_s": low, "high_s": high, "interval": note}
+    return outcome | changed | {"without": without}

@@ -7,7 +7,16 @@ from typing import Any
 
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.ranking import sound, sweeps, verdicts
-from clustersim.validate.statistics import GROUPS, by_publisher, errors, grouped, judged, moved, peers, refusals
+from clustersim.validate.statistics import (
+    GROUPS,
+    by_publisher,
+    errors,
+    grouped,
+    moved,
+    peers,
+    refusals,
+    with_replacements,
+)
 
 
 def report(
@@ -17,24 +26,24 @@ def report(
     unseen: Sequence[Outcome] = (),
     strangers: Sequence[Outcome] = (),
 ) -> dict[str, Any]:
-    """Return the figures of outcomes: as strangers' first, then with each run's publisher left out, then in sample.
+    """Return the figures of outcomes. Errors are fractions of measured times.
 
-    changed: outcomes of ablations by name, each with figures over the runs that it can simulate. memory: comparison of peaks.
-    unseen, strangers: outcomes of runs that change without values read from their publisher, or also without its own sources.
-    Groups are of strangers; rankings and verdicts have the publisher left out; `sound` is None if all mappings are sound. Errors
-    are fractions of measured times.
+    changed: {name of an ablation: outcomes}. memory: result of `peaks.compare`. unseen: outcomes of the runs that change without
+    values read from their publisher. strangers: of those that change again without sources that only their publisher uses.
+    `groups` are errors as strangers'; rankings and verdicts have the publisher left out; `sound` is None if all mappings are
+    sound.
     """
-    left_out = judged(outcomes, unseen)
-    found, kept = judged(left_out, strangers), sound(left_out)
+    left_out = with_replacements(outcomes, unseen)
+    as_strangers, sound_rows = with_replacements(left_out, strangers), sound(left_out)
     return {
         "runs_read": len(outcomes),
-        "stranger": by_publisher(found),
+        "stranger": by_publisher(as_strangers),
         "left_out": by_publisher(left_out),
         "in_sample": by_publisher(outcomes),
         "publishers_left_out": grouped(left_out, GROUPS["publisher"]),
         "publishers_in_sample": grouped(outcomes, GROUPS["publisher"]),
-        "groups": {name: grouped(found, group) for name, group in GROUPS.items()},
-        "sound": None if len(kept) == len(left_out) else {**errors(kept), "sweeps": sweeps(kept)},
+        "groups": {name: grouped(as_strangers, group) for name, group in GROUPS.items()},
+        "sound": None if len(sound_rows) == len(left_out) else {**errors(sound_rows), "sweeps": sweeps(sound_rows)},
         "peers": peers(outcomes),
         "refused": refusals(outcomes),
         "ablations": {name: errors(rows) | moved(outcomes, rows) for name, rows in (changed or {}).items()},

@@ -15,7 +15,7 @@ from clustersim.report.store import ELSEWHERE
 from clustersim.sweeps.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS, Setup, adapt
-from clustersim.validate.evaluate import Outcome, evaluate, expected_again
+from clustersim.validate.evaluate import Outcome, evaluate, with_expected
 from clustersim.validate.runs import PUBLISHED, Refusal, Run, read, repeated
 from clustersim.validate.strangers import EVERYTHING, Knowledge, hidden_sources, publisher_group
 from clustersim.writing import unwritable
@@ -106,7 +106,7 @@ def simulate(
     for version in (UNSEEN, STRANGER):
         # a run that was not simulated again has the same inputs without its publisher; only its expected time changes
         own = {run.id: found[_name(version), run.id] for one, run, _ in asked if one == version}
-        last = [own.get(one["id"]) or expected_again(one, publisher_group(one["publisher"])) for one in last]
+        last = [own.get(one["id"]) or with_expected(one, publisher_group(one["publisher"])) for one in last]
         result[version] = last
     return result
 

@@ -12,18 +12,18 @@ from clustersim.validate.evaluate import Outcome, kind
 
 
 def group(grouping: str) -> Callable[[Outcome], str]:
-    """Return a function from an outcome to its group, as used for intervals: by `machine`, `launching` or `gpus`."""
-    return lambda one: kind(one).groups[grouping]
+    """Return a function from an outcome to its group. grouping: key of `Kind.groups`, such as `launching` or `gpus`."""
+    return lambda row: kind(row).groups[grouping]
 
 
 def split(outcome: Outcome) -> str:
-    """Return the degrees of a run that exceed one, such as `tp pp`."""
+    """Return the names of the degrees above 1, such as `tp pp`; `one GPU` if there are none."""
     names = [name for name in ("tp", "pp", "dp", "cp", "ep") if (outcome[name] or 1) > 1]
     return " ".join(names) or "one GPU"
 
 
 def cell(outcome: Outcome) -> str:
-    """Return GPU, precision, tp or not, sequence and scale of a run: errors of cells can cancel within a publisher."""
+    """Return a run's cell of GPU, precision, tp or not, sequence and scale. Errors of a publisher's cells may cancel."""
     tp = "tp" if (outcome["tp"] or 1) > 1 else "no tp"
     length = "long" if (outcome["seq"] or 0) > LONG else "short"
     return f"{outcome['gpu']} {outcome['precision']}, {tp}, {length}, {group('gpus')(outcome)} GPUs"
@@ -32,83 +32,96 @@ def cell(outcome: Outcome) -> str:
 LONG = 4096
 """Tokens above which a cell's sequences are long."""
 GROUPS: Mapping[str, Callable[[Outcome], str]] = {
-    "publisher": lambda one: str(one["publisher"]),
+    "publisher": lambda row: str(row["publisher"]),
     "cell": cell,
-    "gpu": lambda one: str(one["gpu"]),
-    "framework": lambda one: str(one["framework"]),
+    "gpu": lambda row: str(row["gpu"]),
+    "framework": lambda row: str(row["framework"]),
     "gpus": group("gpus"),
     "launching": group("launching"),
     "parallelism": split,
-    "precision": lambda one: str(one["precision"]),
+    "precision": lambda row: str(row["precision"]),
 }
 
 
 def compared(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes that have a measured and a predicted time."""
-    return [one for one in outcomes if one["error"] is not None]
+    return [row for row in outcomes if row["error"] is not None]
 
 
 def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return figures of the errors of outcomes; fractions, not per cent. inside: share among those with an interval."""
+    """Return figures of the errors of outcomes as fractions, not per cent; {"runs": 0} if none has both times.
+
+    bias: mean signed error. inside: share of the `with_interval` runs whose measured time is in the interval; None without any.
+    """
     rows = compared(outcomes)
     if not rows:
         return {"runs": 0}
-    size = sorted(abs(one["error"]) for one in rows)
-    bounded = [one for one in rows if one["low_s"] is not None and one["high_s"] is not None]
-    inside = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in bounded)
+    size = sorted(abs(row["error"]) for row in rows)
+    bounded = [row for row in rows if row["low_s"] is not None and row["high_s"] is not None]
+    inside = sum(row["low_s"] <= row["measured_s"] <= row["high_s"] for row in bounded)
     return {
         "runs": len(rows),
         "mean_error": sum(size) / len(size),
         "median_error": median(size),
         "p90_error": size[min(len(size) - 1, int(0.9 * len(size)))],
-        "bias": sum(one["error"] for one in rows) / len(rows),
+        "bias": sum(row["error"] for row in rows) / len(rows),
         "with_interval": len(bounded),
         "inside": inside / len(bounded) if bounded else None,
     }
 
 
 def moved(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the number of forecasts of the same runs that differ by more than rounding, and the largest relative difference."""
-    pairs = [(one["predicted_s"], other["predicted_s"]) for one, other in zip(before, after, strict=True)]
+    """Return {"moved": number of forecasts that differ by more than rounding, "moved_most": largest relative difference}.
+
+    before, after: outcomes of the same runs in the same order.
+    """
+    pairs = [(old["predicted_s"], new["predicted_s"]) for old, new in zip(before, after, strict=True)]
     sizes = [abs(now / then - 1) for then, now in pairs if then and now]
     return {"moved": sum(size > 1e-9 for size in sizes), "moved_most": max(sizes, default=0.0)}
 
 
-def grouped(outcomes: Sequence[Outcome], of: Callable[[Outcome], str]) -> dict[str, dict[str, Any]]:
-    """Return {group: errors of its outcomes}, the largest group first. of: function from an outcome to its group."""
-    found: defaultdict[str, list[Outcome]] = defaultdict(list)
-    for one in compared(outcomes):
-        found[of(one)].append(one)
-    return {name: errors(found[name]) for name in sorted(found, key=lambda name: (-len(found[name]), name))}
+def grouped(outcomes: Sequence[Outcome], group_of: Callable[[Outcome], str]) -> dict[str, dict[str, Any]]:
+    """Return {group: errors of its outcomes}, the largest group first. group_of: function from an outcome to its group."""
+    by_group: defaultdict[str, list[Outcome]] = defaultdict(list)
+    for row in compared(outcomes):
+        by_group[group_of(row)].append(row)
+    return {name: errors(by_group[name]) for name in sorted(by_group, key=lambda name: (-len(by_group[name]), name))}
 
 
 def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
-    """Return {other tool: its errors and ours on the runs that both forecast}."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(name for one in outcomes for name in one["peers_s"]):
-        rows = [one for one in compared(outcomes) if name in one["peers_s"]]
+    """Return {other tool: {"runs", "mean_error" of the tool, "ours": mean error here}} over the runs that both forecast."""
+    by_tool: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(name for row in outcomes for name in row["peers_s"]):
+        rows = [row for row in compared(outcomes) if name in row["peers_s"]]
         if rows:
-            theirs = [abs(one["peers_s"][name] / one["measured_s"] - 1) for one in rows]
-            found[name] = {"runs": len(rows), "mean_error": sum(theirs) / len(rows), "ours": errors(rows)["mean_error"]}
-    return found
+            tool_errors = [abs(row["peers_s"][name] / row["measured_s"] - 1) for row in rows]
+            by_tool[name] = {
+                "runs": len(rows),
+                "mean_error": sum(tool_errors) / len(rows),
+                "ours": errors(rows)["mean_error"],
+            }
+    return by_tool
 
 
-def judged(outcomes: Sequence[Outcome], differing: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes, where those in `differing` replace the outcomes of the same runs."""
-    own = {one["id"]: one for one in differing}
-    return [own.get(one["id"], one) for one in outcomes]
+def with_replacements(outcomes: Sequence[Outcome], differing: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes in their order, with those in `differing` instead of the outcomes of the same id."""
+    replacements = {row["id"]: row for row in differing}
+    return [replacements.get(row["id"], row) for row in outcomes]
 
 
 FEWEST = 4
-"""Smallest number of runs of a publisher that counts separately in the mean over publishers; the others count as one."""
+"""Smallest number of runs of a publisher that counts separately in the mean over publishers; smaller ones count as one."""
 
 
 def by_publisher(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the errors of outcomes, including the mean over publishers' means, with equal weights."""
+    """Return the `errors` of outcomes, the number of `publishers` and `publisher_mean_error`, the mean of their mean errors.
+
+    The mean has equal weights (see FEWEST), and is None if no outcome has both times.
+    """
     rows = compared(outcomes)
-    counts = Counter(one["publisher"] for one in rows)
-    each = grouped(rows, lambda one: one["publisher"] if counts[one["publisher"]] >= FEWEST else "")
-    means = [one["mean_error"] for one in each.values()]
+    counts = Counter(row["publisher"] for row in rows)
+    by_name = grouped(rows, lambda row: row["publisher"] if counts[row["publisher"]] >= FEWEST else "")
+    means = [group_errors["mean_error"] for group_errors in by_name.values()]
     return errors(outcomes) | {
         "publishers": len(counts),
         "publisher_mean_error": sum(means) / len(means) if means else None,
@@ -117,9 +130,9 @@ def by_publisher(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def refusals(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Return {kind of reason: number of refused or failed runs}, the largest first."""
-    return dict(Counter(one["reason_kind"] for one in outcomes if one["status"] != "ok").most_common())
+    return dict(Counter(row["reason_kind"] for row in outcomes if row["status"] != "ok").most_common())
 
 
 def worst(outcomes: Sequence[Outcome], count: int = 10) -> list[Outcome]:
-    """Return the outcomes with the largest ratio between the two times."""
-    return sorted(compared(outcomes), key=lambda one: -abs(log(one["predicted_s"] / one["measured_s"])))[:count]
+    """Return the `count` outcomes whose predicted and measured times have the largest ratio, either way; worst first."""
+    return sorted(compared(outcomes), key=lambda row: -abs(log(row["predicted_s"] / row["measured_s"])))[:count]

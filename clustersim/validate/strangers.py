@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from clustersim.frameworks.table import load, releases
 
 KIN: Mapping[str, str] = {"VTRAINM": "VTRAINS", "BSV100": "BSPREQ", "BLOOM": "BSPREQ"}
-"""{publisher: another one with the same authors and machines}"""
+"""{publisher: another publisher with the same authors and machines}"""
 FRAMEWORK = "framework "
 """Prefix of the source names of framework files."""
 MLPERF = "MLPERF"
@@ -27,32 +27,32 @@ def publisher_group(publisher: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Knowledge of a forecast: everything by default."""
+    """Knowledge that a forecast may use: everything by default."""
 
     without: str = ""
-    """Publisher whose measured steps no constant is based on."""
+    """Publisher whose measured steps no constant may be based on; "" for none."""
     hidden: frozenset[str] = frozenset()
-    """Sources that count as unknown."""
+    """Names of sources that count as unknown."""
 
 
 EVERYTHING = Knowledge()
 
 
 def hidden_sources(used: Iterable[tuple[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
-    """Return {kin: sources that no other publisher uses}. used: (publisher, sources) of each run.
+    """Return {publisher group: names of sources that no other group uses}. used: (publisher, sources) of each run.
 
-    A release of a hidden framework that nobody uses is hidden too, because it was written together with it.
+    An unused release of a hidden framework is hidden too, because it was written together with it.
     """
     users: defaultdict[str, set[str]] = defaultdict(set)
     for publisher, sources in used:
         for source in sources:
             users[source].add(publisher_group(publisher))
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    hidden: defaultdict[str, set[str]] = defaultdict(set)
     for source, publishers in users.items():
         if len(publishers) == 1:
-            found[next(iter(publishers))].add(source)
-    for own in found.values():
-        frameworks = [load(source.removeprefix(FRAMEWORK)) for source in own if source.startswith(FRAMEWORK)]
-        siblings = {f"{FRAMEWORK}{one.name}" for framework in frameworks for one in releases(framework)}
-        own.update(source for source in siblings if source not in users)
-    return {name: frozenset(sources) for name, sources in found.items()}
+            hidden[next(iter(publishers))].add(source)
+    for names in hidden.values():
+        frameworks = [load(source.removeprefix(FRAMEWORK)) for source in names if source.startswith(FRAMEWORK)]
+        siblings = {f"{FRAMEWORK}{release.name}" for framework in frameworks for release in releases(framework)}
+        names.update(source for source in siblings if source not in users)
+    return {name: frozenset(sources) for name, sources in hidden.items()}
