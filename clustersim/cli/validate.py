@@ -41,7 +41,7 @@ def validate(
     from clustersim.validate.report import report
     from clustersim.validate.run import STRANGER, UNSEEN, ablations, load, simulate
     from clustersim.validate.runs import PUBLISHED
-    from clustersim.validate.statistics import with_replacements
+    from clustersim.validate.statistics import replaced
 
     paths, changes = files or [PUBLISHED], ablations(ablate or ())
     with keeping_inputs() as read:
@@ -63,8 +63,8 @@ def validate(
             changed = {"=".join(change): found[change] for change in changes}
             peak = peaks.compare(memory, outcomes) if memory else None
             figures = report(outcomes, changed, peak, unseen, strangers)
-            left_out = with_replacements(outcomes, unseen)
-            shown = with_replacements(left_out, strangers)
+            left_out = replaced(outcomes, unseen)
+            shown = replaced(left_out, strangers)
             kept.finish(shown, page(figures, shown, title))
     every = {"runs": shown, "runs_left_out": left_out, "runs_in_sample": outcomes, "folder": str(kept.shown)}
     where = f"written to {kept.shown}/ (open report.html in a browser)"
@@ -75,12 +75,10 @@ def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Out
     """Write the table of intervals from outcomes in sample, left out and as strangers'; return all with those intervals."""
     from clustersim.report.store import write_json
     from clustersim.validate.calibrate import recalibrated, table
-    from clustersim.validate.statistics import with_replacements
+    from clustersim.validate.statistics import replaced
 
     outcomes, unseen, strangers = several
-    found = table(
-        with_replacements(with_replacements(outcomes, unseen), strangers), with_replacements(outcomes, unseen)
-    )
+    found = table(replaced(replaced(outcomes, unseen), strangers), replaced(outcomes, unseen))
     try:
         write_json(path, {"command": f"clustersim validate {title} --calibrate {path.name}", **found})
     except OSError as error:

@@ -38,10 +38,8 @@ def table(outcomes: Sequence[Outcome], left_out: Sequence[Outcome]) -> dict[str,
         raise InputError(
             f"--calibrate: {len(names)} publishers whose runs can be compared; {PUBLISHERS} are needed, add files of others"
         )
-    groups, levels = (
-        known_groups(rows),
-        levels_of([row for row in left_out if row["status"] == "ok" and row["measured_s"]]),
-    )
+    groups = known_groups(rows)
+    levels = levels_of([row for row in left_out if row["status"] == "ok" and row["measured_s"]])
     pairs = [(score(row, groups, levels), row["publisher"]) for row in rows]
     without = {
         name: bound([(value, publisher) for value, publisher in pairs if publisher_group(publisher) != name])
@@ -95,7 +93,7 @@ def levels_of(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "kin": publisher_group(name),
-            "trainers": [level(trainer, own) for (trainer, _), own in sorted(groups.items())],
+            "trainers": [level(trainer, runs) for (trainer, _), runs in sorted(groups.items())],
         }
         for name, groups in sorted(by_trainer.items())
     }

@@ -74,16 +74,10 @@ def log_error(outcome: Outcome) -> float:
     return log(outcome["measured_s"] / outcome["simulated_s"])
 
 
-def kind(outcome: Outcome) -> Kind:
+def kind(row: Outcome) -> Kind:
     """Return the kind of step of an outcome with a forecast, for the intervals of `clustersim run`."""
-    job = (
-        outcome["architecture"],
-        outcome["precision"],
-        outcome["num_gpus"],
-        outcome["launching"],
-        bool(outcome["experts"]),
-    )
-    return Kind(*job, framework=outcome["framework_family"], trainer=outcome["trainer"], year=outcome["year"])
+    job = (row["architecture"], row["precision"], row["num_gpus"], row["launching"], bool(row["experts"]))
+    return Kind(*job, framework=row["framework_family"], trainer=row["trainer"], year=row["year"])
 
 
 def _forecast_fields(run: Run, view: Knowledge, result: StepResult) -> Outcome:
@@ -115,8 +109,7 @@ def _forecast_fields(run: Run, view: Knowledge, result: StepResult) -> Outcome:
         "interval": forecast.margin.note,
         "without": without,
         "memory_gib": memory["peak_bytes"] / 2**30,
-        "allocated_gib": max(rank["total_bytes"] - rank["framework_bytes"] for rank in memory["by_pipeline_rank"])
-        / 2**30,
+        "allocated_gib": max(gpu["total_bytes"] - gpu["framework_bytes"] for gpu in memory["by_pipeline_rank"]) / 2**30,
         "fits": memory["fits"],
         "breakdown_s": {k: v for k, v in summary["breakdown_s"].items() if k != "rank"},
     }

@@ -15,11 +15,11 @@ from clustersim.config.overrides import scalar
 from clustersim.validate.runs import Refusal, Run
 
 TABLE = Path(__file__).parent / "known_models.csv"
-"""Shapes as each model's config.json (Hugging Face) or paper has them; `more`: further keys of `model:` in a workload."""
+"""Table of shapes from each model's config.json (Hugging Face) or paper; `more`: further keys of `model:` in a workload."""
 TELLING = ("hidden", "ffn_hidden", "experts")
-"""Columns in which another value means another model. Layers and vocabularies are often cut or padded."""
+"""Columns in which another value means another model; layers are often cut, and vocabularies padded."""
 NEAR = 1.25
-"""Largest size ratio between a model of a given size and a known model whose shapes it takes."""
+"""Largest ratio between the size in a model's name and that of a known model whose shapes are used."""
 OTHER_LAYERS = re.compile(
     r"mamba|rwkv|jamba|zamba|nemotron-?h\b|qwen3-?next|minimax|kimi-?linear|falcon-?h1|granite-?4|hyena|retnet|lfm2"
 )
@@ -40,71 +40,77 @@ class KnownModel:
 def completed(run: Run) -> tuple[Run, tuple[str, ...]]:
     """Return a run with blank shapes completed from its model's name, and the completed values in words.
 
-    An unknown model without shapes, with a size in its name, takes those of the known dense model nearest in size. Raises Refusal
-    for models with layers other than attention and MLPs.
+    An unknown model without layers and hidden gets the shapes of the known dense model nearest to the size in its name. A run
+    with a launch file stays as it is. Raises Refusal for models with layers other than attention and MLPs.
     """
     if run.launch:
         return run, ()
     name = run.model.lower()
     if OTHER_LAYERS.search(name):
         raise Refusal("model", f"{run.model} has state-space or linear-attention layers, which are not supported")
-    found, why = known_model(run), "known_models.csv"
-    if found is None and run.layers is None and run.hidden is None:
+    model, why = known_model(run), "known_models.csv"
+    if model is None and run.layers is None and run.hidden is None:
         if NO_DECODER.search(name):
-            what = f"{run.model} is not a decoder whose shapes are known"
-            raise Refusal("model", f"{what}; fill in layers, hidden, heads and vocab if it is a decoder")
-        found = _of_size(run)
+            problem = f"{run.model} is not a decoder whose shapes are known"
+            raise Refusal("model", f"{problem}; fill in layers, hidden, heads and vocab if it is a decoder")
+        model = _nearest_in_size(run)
         why = f"the known dense model nearest in size, as the shapes of {run.model} are not given"
-    if found is None:
+    if model is None:
         return run, ()
-    same = run.heads in (None, found.columns.get("heads"))
+    same_heads = run.heads in (None, model.columns.get("heads"))
     blank: dict[str, Any] = {
         column: value
-        for column, value in found.columns.items()
-        if getattr(run, column) is None and (same or column != "kv_heads")
+        for column, value in model.columns.items()
+        if getattr(run, column) is None and (same_heads or column != "kv_heads")
     }
-    said = ", ".join(f"{column} {value}" for column, value in blank.items())
-    return replace(run, **blank), (f"model: {said} ({found.name}, {why})",) if blank else ()
+    words = ", ".join(f"{column} {value}" for column, value in blank.items())
+    return replace(run, **blank), (f"model: {words} ({model.name}, {why})",) if blank else ()
 
 
 def known_model(run: Run) -> KnownModel | None:
-    """Return the model of the table with which a run's name begins, the longest match; None if shapes contradict."""
+    """Return the model of the table that matches the most first words of a run's model name.
+
+    None if no model matches, if the run's shapes contradict it, or if only the run's name has a size and the model is dense.
+    """
     words, table = _words(run.model), _table()
-    found = next((table[words[:count]] for count in range(len(words), 0, -1) if words[:count] in table), None)
-    if found is None or any(getattr(run, name) not in (None, found.columns.get(name)) for name in TELLING):
+    model = next((table[words[:count]] for count in range(len(words), 0, -1) if words[:count] in table), None)
+    if model is None or any(getattr(run, name) not in (None, model.columns.get(name)) for name in TELLING):
         return None
-    if size(found.name) is None and size(run.model) and "experts" not in found.columns:
+    if size(model.name) is None and size(run.model) and "experts" not in model.columns:
         return None
-    cut = run.layers not in (None, found.columns["layers"])
-    keys = {key: value for key, value in found.keys.items() if not (cut and key == "mtp_layers")}
-    return replace(found, keys=keys)  # a model with layers cut off is measured with those left
+    cut = run.layers not in (None, model.columns["layers"])
+    keys = {key: value for key, value in model.keys.items() if not (cut and key == "mtp_layers")}
+    return replace(model, keys=keys)  # a model with layers cut off is measured with those left
 
 
 def size(name: str) -> float | None:
     """Return the number of parameters in a model's name, such as 7e9 for `InternLM-7B`; None without one."""
-    found = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])|(\d+(?:\.\d+)?)\s*billion", name.lower())
-    if found is None:
+    match = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])|(\d+(?:\.\d+)?)\s*billion", name.lower())
+    if match is None:
         return None
-    return float(found[1] or found[3]) * {"m": 1e6, "t": 1e12}.get(found[2] or "b", 1e9)
+    return float(match[1] or match[3]) * {"m": 1e6, "t": 1e12}.get(match[2] or "b", 1e9)
 
 
-def _of_size(run: Run) -> KnownModel | None:
-    """Return the known dense model nearest in size, a GPT for a GPT, else a Llama or Qwen; None for mixtures or odd sizes."""
-    wanted = size(run.model)
-    if wanted is None or re.search(r"moe|\d+x\d|-a\d+(\.\d+)?b", run.model.lower()):
+def _nearest_in_size(run: Run) -> KnownModel | None:
+    """Return the known dense model nearest in size: a GPT for a GPT, else a Llama or Qwen.
+
+    None for mixtures of experts, for names without a size, and if no known size is within a ratio of NEAR.
+    """
+    parameters = size(run.model)
+    if parameters is None or re.search(r"moe|\d+x\d|-a\d+(\.\d+)?b", run.model.lower()):
         return None
     kinds = ("gpt",) if run.model.lower().startswith(("gpt", "megatron", "turing")) else ("llama", "qwen")
     dense = [
-        (abs(log(count / wanted)), one)
-        for words, one in _table().items()
-        if words[0] in kinds and "experts" not in one.columns and (count := size(words[-1])) is not None
+        (abs(log(count / parameters)), model)
+        for words, model in _table().items()
+        if words[0] in kinds and "experts" not in model.columns and (count := size(words[-1])) is not None
     ]
-    off, found = min(dense, key=lambda one: one[0])
-    return found if off < log(NEAR) else None
+    distance, nearest = min(dense, key=lambda pair: pair[0])
+    return nearest if distance < log(NEAR) else None
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """Return a name as words and numbers: (`llama`, `3.1`, `70b`) for `Meta-Llama-3.1-70B` and for `llama3_1_70b`."""
+    """Return a name as words and numbers, such as (`llama`, `3.1`, `70b`) for `Meta-Llama-3.1-70B` and `llama3_1_70b`."""
     text = re.sub(r"^(meta|megatron|nvidia|google|facebook|microsoft|mistralai|qwen/|hf)[-_/ ]+", "", name.lower())
     text = re.sub(r"(?<=\d)_(?=\d_|\d-)", ".", text)
     return _parts(re.sub(r"\((.*?)\)", " ", text))
@@ -112,14 +118,14 @@ def _words(name: str) -> tuple[str, ...]:
 
 def _parts(text: str) -> tuple[str, ...]:
     """Return the words and numbers of a text in lower case, adjacent words joined, without dates."""
-    found = re.findall(r"\d+x\d+(?:\.\d+)?b|\d+(?:\.\d+)?[bmt](?![a-z])|\d+(?:\.\d+)?|[a-z]+\+?", text)
-    joined: list[str] = []
-    for word in found:
-        if joined and word[0].isalpha() and joined[-1][0].isalpha():
-            joined[-1] += word  # GPT-J and gptj
-        elif not re.fullmatch(r"0\d{3}|1[0-2]\d\d|2[45]\d\d", word):  # a date such as 1124 is no size
-            joined.append(word)
-    return tuple(joined)
+    tokens = re.findall(r"\d+x\d+(?:\.\d+)?b|\d+(?:\.\d+)?[bmt](?![a-z])|\d+(?:\.\d+)?|[a-z]+\+?", text)
+    words: list[str] = []
+    for word in tokens:
+        if words and word[0].isalpha() and words[-1][0].isalpha():
+            words[-1] += word  # GPT-J and gptj
+        elif not re.fullmatch(r"0\d{3}|1[0-2]\d\d|2[45]\d\d", word):  # leave out a date such as 1124
+            words.append(word)
+    return tuple(words)
 
 
 @cache

@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 LOG = "runs.jsonl"
+"""Name of the log in the folder: a line of JSON for each outcome."""
 Key = tuple[str, str]
-"""(change such as `clocks=boost`, or "", id of the run)"""
+"""(change such as `clocks=boost`, or "" for none; id of the run)"""
 
 
 class ValidationLog:
-    """Outcomes in a folder; `known` has those found when it was opened. folder: real path; shown: as the user wrote it."""
+    """Outcomes in a folder; `known` has those on disk when it was opened. folder: real path; shown: path in messages."""
 
-    def __init__(self, folder: Path, shown: Path, asked: Question) -> None:
-        self.folder, self.shown, self.asked = folder, shown, asked
+    def __init__(self, folder: Path, shown: Path, question: Question) -> None:
+        self.folder, self.shown, self.question = folder, shown, question
         self.known = _read(folder / LOG)
 
     def append(self, change: str, outcome: Outcome) -> None:
@@ -39,54 +40,54 @@ class ValidationLog:
         try:
             store.write_table(self.folder / "runs.parquet", frame(outcomes))
             write(self.folder / "report.html", page.encode())
-            store.write_manifest(self.folder, self.asked.manifest(complete=True))
+            store.write_manifest(self.folder, self.question.manifest(complete=True))
         except OSError as error:
             raise unwritable(self.shown, error, ELSEWHERE) from error
 
 
 @contextmanager
-def opened(target: Path, asked: Question, force: bool = False) -> Iterator[ValidationLog]:
+def opened(target: Path, question: Question, force: bool = False) -> Iterator[ValidationLog]:
     """Yield the log of the folder `target`, with the outcomes of an earlier validation of the same question.
 
-    force: start a finished one again. Raises InputError if `target` has another result, and OSError if it cannot be written.
+    force: start a complete validation again. Raises InputError if `target` has another result, OSError if it is not writable.
     """
 
     def empty(place: Path) -> None:
         """Write a manifest and a log without outcomes."""
-        store.write_manifest(place, asked.manifest(complete=False))
+        store.write_manifest(place, question.manifest(complete=False))
         write(place / LOG, b"")
 
-    with kept(target, asked, empty, force) as (folder, shown):
+    with kept(target, question, empty, force) as (folder, shown):
         if force and store.complete(folder):
-            empty(folder)  # table and page stay until there are new ones
-        yield ValidationLog(folder, shown, asked)
+            empty(folder)  # the old table and page stay until the new ones are written
+        yield ValidationLog(folder, shown, question)
 
 
 def frame(outcomes: Sequence[Outcome]) -> pl.DataFrame:
-    """Return outcomes as a polars table, with a column for each part of the step."""
+    """Return outcomes as a polars table, with a column `PART_s` for each part of the step and `peer_TOOL_s` for each tool."""
     import polars as pl  # `clustersim calibrate` comes here without a table to write
 
-    parts = dict.fromkeys(name for one in outcomes for name in one["breakdown_s"])
-    peers = dict.fromkeys(name for one in outcomes for name in one["peers_s"])
+    parts = dict.fromkeys(name for outcome in outcomes for name in outcome["breakdown_s"])
+    peers = dict.fromkeys(name for outcome in outcomes for name in outcome["peers_s"])
     rows = [
         {
-            **{key: value for key, value in one.items() if key not in ("breakdown_s", "assumed", "peers_s")},
-            "assumed": "; ".join(one["assumed"]),
-            **{f"{name}_s": one["breakdown_s"].get(name) for name in parts},
-            **{f"peer_{name}_s": one["peers_s"].get(name) for name in peers},
+            **{key: value for key, value in outcome.items() if key not in ("breakdown_s", "assumed", "peers_s")},
+            "assumed": "; ".join(outcome["assumed"]),
+            **{f"{name}_s": outcome["breakdown_s"].get(name) for name in parts},
+            **{f"peer_{name}_s": outcome["peers_s"].get(name) for name in peers},
         }
-        for one in outcomes
+        for outcome in outcomes
     ]
     return pl.DataFrame(rows, infer_schema_length=None, strict=False)
 
 
 def _read(path: Path) -> dict[Key, Outcome]:
-    """Return the outcomes of a log. Truncated lines are removed, and failed runs are left out to be repeated."""
-    *lines, torn = path.read_bytes().split(b"\n")
-    found = [(text, entry) for text in lines if (entry := _entry(text)) is not None]
-    if torn or len(found) < len(lines):
-        write(path, b"".join(text + b"\n" for text, _ in found))
-    return {key: outcome for _, (key, outcome) in found}
+    """Return the outcomes of a log, and remove damaged lines and failed runs from it, so that these runs are repeated."""
+    *lines, truncated = path.read_bytes().split(b"\n")
+    entries = [(text, entry) for text in lines if (entry := _entry(text)) is not None]
+    if truncated or len(entries) < len(lines):
+        write(path, b"".join(text + b"\n" for text, _ in entries))
+    return {key: outcome for _, (key, outcome) in entries}
 
 
 def _entry(text: bytes) -> tuple[Key, Outcome] | None:
@@ -94,7 +95,7 @@ def _entry(text: bytes) -> tuple[Key, Outcome] | None:
     try:
         entry = json.loads(text)
         change, outcome = entry["ablation"], dict(entry["run"])
-        whole = isinstance(change, str) and isinstance(outcome["id"], str) and outcome.keys() == FIELDS
+        complete = isinstance(change, str) and isinstance(outcome["id"], str) and outcome.keys() == FIELDS
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return ((change, outcome["id"]), outcome) if whole and outcome["status"] in ("ok", "refused") else None
+    return ((change, outcome["id"]), outcome) if complete and outcome["status"] in ("ok", "refused") else None

@@ -37,15 +37,15 @@ from clustersim.validate.workload import framework_of
 REMAINDER = 0.10
 """Standard deviation of the log error of a step on a known machine: the median over 30 publishers."""
 KERNELS = 0.10
-"""Standard deviation of the log error of a class of kernels, which a trace identifies by name."""
+"""Standard deviation of the log error of a class of kernels in a trace."""
 LARGE, SMALL = 0.05, 0.20
-"""Standard deviations of the log error of a collective with many bytes and with few."""
+"""Standard deviations of the log error of a collective with at least MANY bytes, and with at most FEW."""
 MANY, FEW = 64 * 2**20, 64 * 2**10
-"""Bytes from which a collective's rate is used, and up to which its latency is."""
+"""Bytes from which a collective's time shows its rate, and up to which it shows its latency."""
 UNITS = 20.0
-"""Ratio of measured to forecast steps that indicates another unit."""
+"""Ratio between measured and forecast step, either way, that indicates another unit."""
 FAR = 3.0
-"""Ratio of steps above which unit or configuration must be wrong; below, it is the software level."""
+"""Ratio of steps above which the unit or configuration must be wrong; a smaller ratio can be the software level."""
 SAME = 1.5
 """Ratio of two times of the same job above which the rows contradict each other."""
 CLASSES = {
@@ -78,17 +78,17 @@ class MeasuredRun:
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
-        """Constants that its step depends on."""
-        own = constants_of(self.cluster, self.job)
-        return (software_constant(), *own, *[SLOWEST] * (self.job.mesh.size > 1))
+        """Constants that the step depends on: software level, those of its cluster and job, and the slowest of several GPUs."""
+        step_constants = constants_of(self.cluster, self.job)
+        return (software_constant(), *step_constants, *[SLOWEST] * (self.job.mesh.size > 1))
 
     def same_job(self, other: MeasuredRun) -> bool:
-        """Return whether another row has the same simulation."""
-        jobs = [{**json.loads(one.setup.workload), "name": ""} for one in (self, other)]
+        """Return whether another row has the same cluster and job, apart from the name."""
+        jobs = [{**json.loads(run.setup.workload), "name": ""} for run in (self, other)]
         return self.setup.topology == other.setup.topology and jobs[0] == jobs[1]
 
     def step(self) -> Measurement:
-        """Return the step as a measurement."""
+        """Return the step as a measurement in seconds."""
         return Measurement(self.run.id, self.seconds, self._step, self.constants, REMAINDER)
 
     def _step(self, changes: ChangedKeys) -> float:
@@ -100,65 +100,76 @@ class MeasuredRun:
         return self.known[name] * self.level * float(str(changes.get(LEVEL, 1.0)))
 
     def kernels(self, path: Path, trace: MeasuredStep) -> list[Measurement]:
-        """Return the kernel classes in a trace of this step as measurements. Raises InputError without GPU kernels."""
+        """Return a measurement in seconds for each of CLASSES in a trace of this step. path: its file, for messages.
+
+        Raises InputError if the trace has no GPU kernels, or none of a class that the step has.
+        """
         if not trace.on_gpu:
             raise InputError(f"{path}: has operators of a CPU and no kernels; profile with ProfilerActivity.CUDA too")
-        known: dict[str, dict[str, float]] = {}
+        by_changes: dict[str, dict[str, float]] = {}
 
         def seconds(parts: Sequence[str], changes: ChangedKeys) -> float:
-            """Return the forecast seconds of some classes of kernels with changed keys."""
+            """Return the forecast seconds of the classes `parts` of a trace, with changed keys."""
             name = json.dumps(changes, sort_keys=True)
-            if name not in known:
+            if name not in by_changes:
                 simulator = Simulator(build(overridden(self.cluster, changes))) if changes else self.simulator
                 result = simulator.run(self.job, ignore_memory=True, engine="auto")
-                known[name] = {row.name: row.forecast for row in beside(result, trace, None).rows["kernels"]}
-            return fsum(known[name].get(part, 0.0) for part in parts)
+                by_changes[name] = {row.name: row.forecast for row in beside(result, trace, None).rows["kernels"]}
+            return fsum(by_changes[name].get(part, 0.0) for part in parts)
 
-        own = tuple(one for one in self.constants if one.family not in (SOFTWARE, *ON_LINKS, "host", SLOWEST.family))
-        found = []
+        excluded = (SOFTWARE, *ON_LINKS, "host", SLOWEST.family)
+        constants = tuple(constant for constant in self.constants if constant.family not in excluded)
+        measurements = []
         for name, parts in CLASSES.items():
-            took, forecast = fsum(trace.by_class.get(part, 0.0) for part in parts), partial(seconds, parts)
-            if took and forecast({}):
-                found.append(Measurement(f"{name} of {path.name}", took, forecast, own, KERNELS))
-        if not found:
-            what = f"none of its kernels is of a class that the step of {self.run.id} has"
-            raise InputError(f"{path}: {what}; give a trace of that step")
-        return found
+            measured_s, forecast = fsum(trace.by_class.get(part, 0.0) for part in parts), partial(seconds, parts)
+            if measured_s and forecast({}):
+                measurements.append(Measurement(f"{name} of {path.name}", measured_s, forecast, constants, KERNELS))
+        if not measurements:
+            problem = f"none of its kernels is of a class that the step of {self.run.id} has"
+            raise InputError(f"{path}: {problem}; give a trace of that step")
+        return measurements
 
     def collectives(self, path: Path) -> list[Measurement]:
-        """Return a log of nccl-tests as measurements of large and small sizes. Raises InputError if it does not apply."""
+        """Return up to two measurements from a log of nccl-tests: mean seconds of its large sizes, and of its small sizes.
+
+        Raises InputError if it is not such a log, has none of these sizes, or has several nodes and the step has one.
+        """
         lines = nccl_tests_log.lines_of(read_text(path, "what nccl-tests printed"))
         if not any(map(nccl_tests_log.head, lines)):
             raise InputError(
                 f"{path}: not a log of nccl-tests; give the whole output of all_reduce_perf or a similar test"
             )
-        found = nccl_tests_log.read(path, lines)
-        if found.op is None or not found.ranks:
+        test_log = nccl_tests_log.read(path, lines)
+        if test_log.op is None or not test_log.ranks:
             raise InputError(f"{path}: does not say its collective and its ranks; give the log from its first line on")
-        each = node_types(self.cluster)[0][1].node.gpus.count
-        own = tuple(one for one in self.constants if one.family in ON_LINKS)
-        if found.ranks > each and not any(one.family == "network between nodes" for one in own):
-            raise InputError(f"{path}: has {found.ranks} GPUs and the steps have one node; add a step of several nodes")
-        nodes = -(-found.ranks // each)
+        gpus_per_node = node_types(self.cluster)[0][1].node.gpus.count
+        constants = tuple(constant for constant in self.constants if constant.family in ON_LINKS)
+        ranks, nodes = test_log.ranks, -(-test_log.ranks // gpus_per_node)
+        if nodes > 1 and "network between nodes" not in {constant.family for constant in constants}:
+            raise InputError(f"{path}: has {ranks} GPUs and the steps have one node; add a step of several nodes")
         cluster: dict[str, object] = {"cluster.nodes": nodes}
         if nodes > 1 and "fabric" not in self.cluster.data:
             cluster["fabric.kind"] = "switch"
-        result = []
-        for name, (least, most, spread) in {"large": (MANY, 2.0**63, LARGE), "small": (0, FEW, SMALL)}.items():
-            times = {size: seconds for size, seconds in found.seconds.items() if least <= size <= most}
+        measurements = []
+        for name, (smallest, largest, spread) in {"large": (MANY, 2.0**63, LARGE), "small": (0, FEW, SMALL)}.items():
+            times = {size: seconds for size, seconds in test_log.seconds.items() if smallest <= size <= largest}
             if times:
-                forecast = partial(self._collective, found.op, found.ranks, list(times), cluster)
+                forecast = partial(self._collective, test_log.op, ranks, list(times), cluster)
                 mean = geometric_mean(times.values())
-                result.append(Measurement(f"{name} {found.op} of {path.name}", mean, forecast, own, spread))
-        if not result:
+                label = f"{name} {test_log.op} of {path.name}"
+                measurements.append(Measurement(label, mean, forecast, constants, spread))
+        if not measurements:
             sizes = f"{MANY:,} bytes and more or of {FEW:,} and less"
             raise InputError(f"{path}: has no size of {sizes}; run with -b 8 -e 1G")
-        return result
+        return measurements
 
     def _collective(
         self, op: str, ranks: int, sizes: Sequence[int], cluster: ChangedKeys, changes: ChangedKeys
     ) -> float:
-        """Return the geometric mean of a collective's forecast seconds over sizes in bytes, with changed keys."""
+        """Return the geometric mean of a collective's forecast seconds over sizes in bytes.
+
+        cluster: keys that adapt the cluster to the number of ranks. changes: changed keys.
+        """
         topology = build(overridden(self.cluster, {**cluster, **changes}))
         group = request.members(topology, ranks, None)
         return geometric_mean(line(topology, group, op, size).time for size in sizes)
@@ -175,7 +186,7 @@ class MeasuredMachine(NamedTuple):
     steps: int
     """Number of measurements that are steps; these come first."""
     refused: tuple[str, ...]
-    """Reasons of excluded rows."""
+    """Reasons why rows were excluded, each with the id or the line."""
     evidence: tuple[str, ...]
     """Measurements in words."""
 
@@ -183,75 +194,79 @@ class MeasuredMachine(NamedTuple):
 def machine(
     path: Path, traces: Sequence[str] = (), logs: Sequence[Path] = (), progress: Progress = silent
 ) -> MeasuredMachine:
-    """Return the machine of a table of steps, traces `[ID=]FILE` and logs of nccl-tests, all of one cluster.
+    """Return the machine from a table of steps, traces `[ID=]FILE` and logs of nccl-tests, all of the same cluster.
 
     Raises InputError for unreadable input, several kinds of GPU, contradictions, or another unit.
     """
     runs, refused = _runs(path)
-    gpus = sorted({one.gpu for one in runs})
+    gpus = sorted({run.gpu for run in runs})
     if len(gpus) > 1:
         raise InputError(f"{path}: has steps on {' and '.join(gpus)}; a machine has one kind of GPU, so split the file")
     _check(path, runs)
-    measurements = [one.step() for one in runs]
+    measurements = [run.step() for run in runs]
     for text in traces:
         run, place = _traced(text, runs, path)
         measurements += run.kernels(place, measured(place))
-    largest = max(runs, key=lambda one: one.job.mesh.size)
+    largest = max(runs, key=lambda run: run.job.mesh.size)
     for log_path in logs:
         measurements += largest.collectives(log_path)
-    found = fitted(measurements, progress)
+    estimate = fitted(measurements, progress)
     if len(runs) > 1:
-        _check_fit(path, found, len(runs))
-    said = [f"{len(runs)} step{'s' * (len(runs) > 1)} of {path.name}", *(one.name for one in measurements[len(runs) :])]
-    return MeasuredMachine(gpus[0], largest.job.mesh.size, found, len(runs), refused, tuple(said))
+        _check_fit(path, estimate, len(runs))
+    steps = f"{len(runs)} step{'s' * (len(runs) > 1)} of {path.name}"
+    evidence = (steps, *(measurement.name for measurement in measurements[len(runs) :]))
+    return MeasuredMachine(gpus[0], largest.job.mesh.size, estimate, len(runs), refused, evidence)
 
 
 def _check_fit(path: Path, fit: MachineEstimate, steps: int) -> None:
-    """Raise InputError for steps that all differ from their forecasts, or from each other, by a ratio above FAR."""
+    """Raise InputError if the steps agree and differ from their forecasts by more than FAR, or contradict each other.
+
+    Steps contradict each other if half of them differ by more than FAR from forecasts based on the others.
+    """
     before = fit.before[:steps]
     usual = float(np.median(before))
     if abs(usual) > log(FAR) and exp(float(np.median(np.abs(before - usual)))) <= SAME:
-        times = f"the steps agree with each other and take {exp(usual):.2g} times their forecasts"
-        raise InputError(f"{path}: {times}; check the unit of sec_per_iter, the GPU and the batch")
-    off = exp(float(np.median(np.abs(fit.left_out[:steps]))))
-    if off > FAR:
-        times = f"half of them are {off:.1f} times and more from what the others say of the machine"
-        raise InputError(f"{path}: the steps contradict each other: {times}; check their units and configurations")
+        problem = f"the steps agree with each other and take {exp(usual):.2g} times their forecasts"
+        raise InputError(f"{path}: {problem}; check the unit of sec_per_iter, the GPU and the batch")
+    deviation = exp(float(np.median(np.abs(fit.left_out[:steps]))))
+    if deviation > FAR:
+        problem = f"half of them are {deviation:.1f} times and more from what the others say of the machine"
+        raise InputError(f"{path}: the steps contradict each other: {problem}; check their units and configurations")
 
 
 def _runs(path: Path) -> tuple[list[MeasuredRun], tuple[str, ...]]:
-    """Return the rows that can be simulated, and the reasons of the others. Raises InputError if there are none."""
-    found, refused = [], []
+    """Return the rows that can be simulated, and the reasons why others cannot. Raises InputError if none can."""
+    runs, refused = [], []
     for run in load([path]):
         try:
-            found.append(MeasuredRun(run))
+            runs.append(MeasuredRun(run))
         except Refusal as refusal:
             refused.append(f"{run.id}: {refusal.why}" if not run.unreadable else refusal.why)
         except InputError as error:
             refused.append(f"{run.id}: {getattr(error, 'message', error)}")
-    if not found:
+    if not runs:
         raise InputError(f"{path}: no step can be simulated; {refused[0]}")
-    return found, tuple(refused)
+    return runs, tuple(refused)
 
 
 def _check(path: Path, runs: Sequence[MeasuredRun]) -> None:
-    """Raise InputError for a step in another unit, and for one job that took very different times."""
-    for one in runs:
-        times = one.seconds / one.step().forecast({})
-        if not 1 / UNITS < times < UNITS:
-            much = f"{one.seconds:g} s is {times:,.3g} times the forecast"
-            raise InputError(f"{path}:{one.run.line}: sec_per_iter: {much}; write seconds of one step")
-    for one, other in combinations(sorted(runs, key=lambda one: one.seconds), 2):
-        if one.same_job(other) and other.seconds > SAME * one.seconds:
-            what = f"{one.run.id} and {other.run.id} are the same job and contradict each other"
-            raise InputError(f"{path}: {what}: {one.seconds:g} s and {other.seconds:g} s; keep one of them")
+    """Raise InputError for a step that seems to have another unit, and for very different times of the same job."""
+    for run in runs:
+        ratio = run.seconds / run.step().forecast({})
+        if not 1 / UNITS < ratio < UNITS:
+            problem = f"{run.seconds:g} s is {ratio:,.3g} times the forecast"
+            raise InputError(f"{path}:{run.run.line}: sec_per_iter: {problem}; write seconds of one step")
+    for run, other in combinations(sorted(runs, key=lambda run: run.seconds), 2):
+        if run.same_job(other) and other.seconds > SAME * run.seconds:
+            problem = f"{run.run.id} and {other.run.id} are the same job and contradict each other"
+            raise InputError(f"{path}: {problem}: {run.seconds:g} s and {other.seconds:g} s; keep one of them")
 
 
 def _traced(text: str, runs: Sequence[MeasuredRun], path: Path) -> tuple[MeasuredRun, Path]:
-    """Return the step and the file of `[ID=]FILE`. Raises InputError if the traced step is ambiguous."""
+    """Return the step and the file of `[ID=]FILE`. Raises InputError for an unknown id, or a missing one with several steps."""
     name, equals, file = text.partition("=")
     if equals and not Path(text).exists():
-        known = {one.run.id: one for one in runs}
+        known = {run.run.id: run for run in runs}
         if name not in known:
             raise InputError(f"--trace {text}: {path} has no step {name!r} that is simulated; {suggest(name, known)}")
         return known[name], Path(file)

@@ -27,7 +27,7 @@ class ModelFamily:
 
     name: str
     words: tuple[str, ...]
-    """Beginnings of their names, in lower case."""
+    """Beginnings of model names of the family, in the spelling of `_spelled`."""
     shapes: Mapping[str, Any]
     """Keys of `model:` in a workload."""
     tied: bool
@@ -36,29 +36,30 @@ class ModelFamily:
     layers: Callable[[Run], Mapping[str, Any]] | None = None
     """Function from a run to keys of `model:` that depend on its shapes, such as the kind of each layer."""
     vocab: int = 50_257
-    """Vocabulary of its usual tokenizer; by default GPT-2's."""
+    """Number of tokens of the family's usual tokenizer; by default GPT-2's."""
     alibi: bool = False
     """Attention adds biases that grow with distance."""
 
 
 _V2 = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
-"""Latents of DeepSeek-V2 and V3, and of Kimi K2 (their config.json)."""
+"""Keys of `model.mla` of DeepSeek-V2 and V3, and of Kimi K2 (their config.json)."""
 _DENSE = {"deepseek-v2": (1, 12288), "deepseek-v3": (3, 18432), "deepseek-r1": (3, 18432), "kimi": (1, 18432)}
-"""First layers without experts, and their width (config.json: first_k_dense_replace, intermediate_size)."""
+"""{beginning of a name: (number of first layers without experts, width of their MLP)} (config.json: first_k_dense_replace,
+intermediate_size)."""
 
 
 def _latent(run: Run) -> Mapping[str, Any]:
-    """Return latent attention and the number of first layers without experts: one in a shortened model, as in SimuMax."""
-    latents = _V2 if (run.hidden or 0) > 2048 else {**_V2, "q_lora_rank": None}  # V2-Lite has none of the queries
+    """Return the keys of latent attention and, with experts, of dense first layers: 1 in a shortened model (as in SimuMax)."""
+    latents = _V2 if (run.hidden or 0) > 2048 else {**_V2, "q_lora_rank": None}  # V2-Lite has no latents of queries
     if not run.experts:
         return {"mla": latents}
-    count, width = next((found for word, found in _DENSE.items() if _spelled(run.model).startswith(word)), (1, 0))
+    count, width = next((values for word, values in _DENSE.items() if _spelled(run.model).startswith(word)), (1, 0))
     dense = count if (run.layers or 0) > 8 * count else 1
     return {"mla": latents, "dense_layers": dense, "dense_ffn": width or 10944}
 
 
 def _every_other(run: Run) -> Mapping[str, Any]:
-    """Return Llama 4's blocks: three of four with windows; experts in every second layer with 128 experts, in all with 16."""
+    """Return the keys of Llama 4's blocks: three of four have windows; below 128 experts, all layers have experts, else half."""
     window, dense = {"window": 8192}, {"experts": 0, "ffn": 16384}
     if (run.experts or 0) < 128:
         return {"head_dim": 128, "blocks": [{"count": 3, **window}, {"positions": "none"}]}
@@ -66,19 +67,19 @@ def _every_other(run: Run) -> Mapping[str, Any]:
 
 
 LAYERS = {"deepseek": _latent, "llama4": _every_other}
-"""{family: function for its `layers`}"""
+"""{name of a family: function for `ModelFamily.layers`}"""
 
 
 @cache
 def families() -> tuple[ModelFamily, ...]:
-    """Return the families of `model_families.yaml`."""
-    found = []
-    for name, one in read_packaged(Path(__file__).parent / "model_families.yaml").data.items():
-        shapes = {**(_PRENORM if one["block"] == "gpt" else _LLAMA), **one.get("shapes", {})}
-        keys = {key: value for key, value in one.items() if key not in ("words", "block", "shapes")}
+    """Return the families of `model_families.yaml`, in its order."""
+    result = []
+    for name, row in read_packaged(Path(__file__).parent / "model_families.yaml").data.items():
+        shapes = {**(_PRENORM if row["block"] == "gpt" else _LLAMA), **row.get("shapes", {})}
+        keys = {key: value for key, value in row.items() if key not in ("words", "block", "shapes")}
         keys = {"tied": False, "dropout": False, **keys}
-        found.append(ModelFamily(name, tuple(one["words"]), shapes, layers=LAYERS.get(name), **keys))
-    return tuple(found)
+        result.append(ModelFamily(name, tuple(row["words"]), shapes, layers=LAYERS.get(name), **keys))
+    return tuple(result)
 
 
 def family(run: Run, framework: Framework) -> ModelFamily:
@@ -88,13 +89,13 @@ def family(run: Run, framework: Framework) -> ModelFamily:
     as wide as the model; else if its heads share keys and values; else if models of that framework are. Otherwise it is a GPT.
     """
     text, latent = _spelled(run.model), isinstance(run.kv_heads, str)
-    hits = [(len(word), one) for one in families() for word in one.words if text.startswith(word)]
+    hits = [(len(word), known) for known in families() for word in known.words if text.startswith(word)]
     if hits:
-        found = max(hits, key=lambda hit: hit[0])[1]
-        if found.layers is _latent and not run.experts and not latent and not text.startswith(tuple(_DENSE)):
-            return replace(found, layers=None)  # DeepSeek LLM and Coder: Llama's blocks
-        if found.layers is _latent or not latent:
-            return found
+        match = max(hits, key=lambda hit: hit[0])[1]
+        if match.layers is _latent and not run.experts and not latent and not text.startswith(tuple(_DENSE)):
+            return replace(match, layers=None)  # DeepSeek LLM and Coder: Llama's blocks
+        if match.layers is _latent or not latent:
+            return match
     if latent:
         return ModelFamily("decoder", (), _LLAMA, False, False, "latent attention as DeepSeek-V2's", _latent)
     gated, why = _gated(run, framework)
@@ -104,15 +105,15 @@ def family(run: Run, framework: Framework) -> ModelFamily:
 
 
 def _gated(run: Run, framework: Framework) -> tuple[bool, str]:
-    """Return whether the MLP of an unknown model is gated, and why."""
-    if (wanted := size(run.model)) is not None:
-        off = {
-            gated: min(abs(parameters(run, gated, tie) / wanted - 1) for tie in (True, False))
+    """Return whether the MLP of an unknown model is gated, and the reason in words."""
+    if (named_size := size(run.model)) is not None:
+        deviation = {
+            gated: min(abs(parameters(run, gated, tie) / named_size - 1) for tie in (True, False))
             for gated in (True, False)
         }
-        near, far = sorted(off, key=off.__getitem__)
-        if off[near] < 0.05 and off[far] > 0.1:
-            return near, f"{wanted / 1e9:g}B parameters in its name"
+        near, far = sorted(deviation, key=deviation.__getitem__)
+        if deviation[near] < 0.05 and deviation[far] > 0.1:
+            return near, f"{named_size / 1e9:g}B parameters in its name"
     if run.ffn_hidden and run.hidden:
         return run.ffn_hidden != 4 * run.hidden, f"ffn_hidden {run.ffn_hidden}"
     if run.kv_heads and run.kv_heads != run.heads:
@@ -125,21 +126,25 @@ def _spelled(name: str) -> str:
     return re.sub(r"[_ ]", "-", name.lower()).removeprefix("meta-").removeprefix("megatron-")
 
 
-def tied(run: Run, found: ModelFamily) -> tuple[bool, str]:
-    """Return whether embedding and head share weights, and why: as usual in the family, unless the size in the name contradicts.
+def tied(run: Run, model_family: ModelFamily) -> tuple[bool, str]:
+    """Return whether embedding and head share weights, and the reason: as in the family, unless the size in the name contradicts.
 
     A size such as `3.57B` decides if the usual choice misses it by more than 3 % and the opposite matches within 1 %.
     """
-    if (wanted := size(run.model)) is not None:
-        gated = found.shapes.get("activation") in ("swiglu", "geglu")
-        habit, other = (abs(parameters(run, gated, tie) / wanted - 1) for tie in (found.tied, not found.tied))
+    if (named_size := size(run.model)) is not None:
+        gated = model_family.shapes.get("activation") in ("swiglu", "geglu")
+        usual = model_family.tied
+        habit, other = (abs(parameters(run, gated, tie) / named_size - 1) for tie in (usual, not usual))
         if habit > 0.03 and other < 0.01:
-            return not found.tied, f"{wanted / 1e9:g}B parameters in the model's name"
-    return found.tied, f"model family {found.name}"
+            return not model_family.tied, f"{named_size / 1e9:g}B parameters in the model's name"
+    return model_family.tied, f"model family {model_family.name}"
 
 
 def parameters(run: Run, gated: bool, tie: bool) -> float:
-    """Return the number of parameters of a run's model without norms and biases; all its shapes must be known."""
+    """Return the number of parameters of a run's model without norms and biases; missing layers, hidden and vocab count as 0.
+
+    gated: the MLP has three matrices instead of two. tie: embedding and head share weights.
+    """
     hidden, heads = run.hidden or 0, run.heads or 1
     kv = run.kv_heads if isinstance(run.kv_heads, int) else heads
     ffn = run.ffn_hidden or 4 * hidden

@@ -11,31 +11,32 @@ from clustersim.validate.evaluate import Outcome
 from clustersim.validate.runs import by_column, table
 
 REQUIRED = ("id", "allocated_gib")
+"""Columns that the file must have."""
 
 
 def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the errors of memory for the runs whose peak (allocated GiB of the fullest GPU) is in a CSV, by id.
+    """Return the errors of memory for runs whose peak (allocated GiB of the GPU that needs most) is in a CSV, by id.
 
     Raises InputError for errors in the file, or if it shares no id with the outcomes.
     """
-    known = {one["id"]: one for one in outcomes}
-    measured = read(path, known)
-    rows = [_row(known[name], value) for name, value in measured.items() if name in known]
-    found = [row for row in rows if row["error"] is not None]
-    size = sorted(abs(row["error"]) for row in found)
+    by_id = {outcome["id"]: outcome for outcome in outcomes}
+    measured = read(path, by_id)
+    rows = [_row(by_id[name], value) for name, value in measured.items() if name in by_id]
+    compared = [row for row in rows if row["error"] is not None]
+    size = sorted(abs(row["error"]) for row in compared)
     return {
         "peaks": len(measured),
-        "compared": len(found),
+        "compared": len(compared),
         "mean_error": sum(size) / len(size) if size else None,
         "worst_error": size[-1] if size else None,
-        "bias": sum(row["error"] for row in found) / len(found) if found else None,
+        "bias": sum(row["error"] for row in compared) / len(compared) if compared else None,
         "runs": rows,
     }
 
 
 def read(path: Path, runs: Collection[str]) -> dict[str, float]:
-    """Return {id: measured GiB}. Raises InputError for errors in the file, or if it shares no id with the runs."""
-    found: dict[str, float] = {}
+    """Return {id: measured GiB}. Raises InputError for errors in the file, or if it shares no id with `runs`, the ids."""
+    peaks: dict[str, float] = {}
     for line, row in table(path, REQUIRED):
         cells = by_column(path, line, row)
         try:
@@ -45,16 +46,16 @@ def read(path: Path, runs: Collection[str]) -> dict[str, float]:
         if not 0 < value < 1e6:
             what = f"allocated_gib: {shown(cells['allocated_gib'])} is not GiB above 0"
             raise ConfigError(str(path), line, 1, what)
-        if cells["id"] in found:
+        if cells["id"] in peaks:
             raise ConfigError(str(path), line, 1, f"id: {shown(cells['id'])} stands above already; keep one")
-        found[cells["id"]] = value
-    if not found.keys() & set(runs):
+        peaks[cells["id"]] = value
+    if not peaks.keys() & set(runs):
         raise InputError(f"{path}: none of its ids is one of the runs; give the file of those runs too")
-    return found
+    return peaks
 
 
 def _row(outcome: Mapping[str, Any], measured: float) -> dict[str, Any]:
-    """Return the comparison of one run's peak. measured: GiB."""
+    """Return the comparison of a run's peak; its `error` is None without a forecast. measured: GiB."""
     forecast = outcome["allocated_gib"]
     return {
         "id": outcome["id"],

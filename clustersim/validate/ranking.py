@@ -28,43 +28,44 @@ POLLING_DEEPER = 0.9
 
 
 def sound(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes without late ones among nanotron's mappings, judged only by columns and measured times.
+    """Return the outcomes without late mappings of nanotron, which are recognized by columns and measured times alone.
 
-    Of a mapping that stands twice the faster one counts. Without a pipeline a run counts unless one with the same GPUs, dp and
-    tp, the same or a smaller micro-batch and any ZeRO stage is LATE times faster; with one it counts only with tp 1, if its
+    Of a repeated mapping the faster run counts. A run without a pipeline counts unless a run with the same GPUs, dp and tp, the
+    same or a smaller micro-batch and any ZeRO stage is LATE times faster. A run with a pipeline counts only with tp 1, if its
     microbatches take less time than polling for messages did (docs/validation.md). All runs of other frameworks count.
     """
-    rows = [one for one in outcomes if one["framework"] != POLLED or (one["measured_s"] and one["num_gpus"] <= WIDEST)]
-    mapped = [one for one in rows if one["framework"] == POLLED]
+    rows = [row for row in outcomes if row["framework"] != POLLED or (row["measured_s"] and row["num_gpus"] <= WIDEST)]
+    mapped = [row for row in rows if row["framework"] == POLLED]
     fastest: dict[tuple[Any, ...], Outcome] = {}
-    for one in sorted(mapped, key=lambda one: one["measured_s"]):
-        fastest.setdefault((*(one[key] for key in ("model", "num_gpus", "global_batch", "seq")), *_mapping(one)), one)
-    kept = {one["id"] for one in fastest.values() if _on_time(one, mapped)}
-    return [one for one in rows if one["framework"] != POLLED or one["id"] in kept]
+    for row in sorted(mapped, key=lambda row: row["measured_s"]):
+        fastest.setdefault((*(row[key] for key in ("model", "num_gpus", "global_batch", "seq")), *_mapping(row)), row)
+    kept = {row["id"] for row in fastest.values() if _on_time(row, mapped)}
+    return [row for row in rows if row["framework"] != POLLED or row["id"] in kept]
 
 
-def _on_time(one: Outcome, others: Sequence[Outcome]) -> bool:
-    """Return whether a mapping of nanotron was fast enough to count (rules of `sound`), compared with all of its `others`."""
-    if one["pp"] > 1:
-        microbatches = one["global_batch"] / (one["dp"] * one["micro_batch"])
-        return bool(one["tp"] == 1 and one["measured_s"] / microbatches < POLLING.get(one["pp"], POLLING_DEEPER))
+def _on_time(row: Outcome, others: Sequence[Outcome]) -> bool:
+    """Return whether a mapping of nanotron was fast enough to count (rules of `sound`). others: all its mappings."""
+    if row["pp"] > 1:
+        microbatches = row["global_batch"] / (row["dp"] * row["micro_batch"])
+        return bool(row["tp"] == 1 and row["measured_s"] / microbatches < POLLING.get(row["pp"], POLLING_DEEPER))
     comparable = (
         other["measured_s"]
         for other in others
         if other["pp"] == 1
-        and all(other[key] == one[key] for key in ("model", "num_gpus", "global_batch", "seq", "dp", "tp"))
-        and other["micro_batch"] <= one["micro_batch"]
+        and all(other[key] == row[key] for key in ("model", "num_gpus", "global_batch", "seq", "dp", "tp"))
+        and other["micro_batch"] <= row["micro_batch"]
     )
-    return bool(one["measured_s"] <= LATE * min(comparable))
+    return bool(row["measured_s"] <= LATE * min(comparable))
 
 
 def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the figures of every sweep: runs of one publisher, model, GPU, number of GPUs, batch and sequence.
+    """Return the figures of each sweep: runs with equal SWEEP columns and at least FEWEST mappings.
 
-    spearman: rank correlation of predicted and measured time. regret: slowdown of the mapping forecast fastest over the fastest.
+    spearman: rank correlation of predicted and measured time, None if it has none. regret: measured time of the mapping forecast
+    fastest over that of the fastest, minus 1. first_pick: id of the mapping forecast fastest.
     """
-    found = _by_sweep(one for one in outcomes if one["error"] is not None)
-    return [_sweep(key, rows) for key, rows in sorted(found.items(), key=str)]
+    by_sweep = _by_sweep(row for row in outcomes if row["error"] is not None)
+    return [_sweep_figures(key, rows) for key, rows in sorted(by_sweep.items(), key=str)]
 
 
 def first_picks(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -72,31 +73,31 @@ def first_picks(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
     A mapping that ran in one job and crashed in another counts as having run.
     """
-    found = _by_sweep(one for one in outcomes if one["predicted_s"] is not None and one["fits"])
-    return [min(rows, key=lambda one: (one["predicted_s"], not one["ran"])) for rows in found.values()]
+    by_sweep = _by_sweep(row for row in outcomes if row["predicted_s"] is not None and row["fits"])
+    return [min(rows, key=lambda row: (row["predicted_s"], not row["ran"])) for rows in by_sweep.values()]
 
 
 def _by_sweep(outcomes: Iterable[Outcome]) -> dict[tuple[Any, ...], list[Outcome]]:
-    """Return {(publisher, model, GPU, …): outcomes} of the sweeps with at least FEWEST mappings; SWEEP names the keys."""
-    found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
-    for one in outcomes:
-        found[tuple(one[key] for key in SWEEP)].append(one)
-    return {key: rows for key, rows in found.items() if len(set(map(_mapping, rows))) >= FEWEST}
+    """Return {values of the columns SWEEP: outcomes} of the sweeps with at least FEWEST mappings."""
+    by_sweep: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
+    for row in outcomes:
+        by_sweep[tuple(row[key] for key in SWEEP)].append(row)
+    return {key: rows for key, rows in by_sweep.items() if len(set(map(_mapping, rows))) >= FEWEST}
 
 
-def _mapping(one: Outcome) -> tuple[Any, ...]:
+def _mapping(row: Outcome) -> tuple[Any, ...]:
     """Return the degrees and options that distinguish the mappings of a sweep."""
-    return tuple(one[key] for key in ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute"))
+    return tuple(row[key] for key in ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute"))
 
 
-def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the figures of one sweep: its key, counts, rank correlation and regret. key: values of the columns SWEEP."""
-    first = min(rows, key=lambda one: one["predicted_s"])
-    best = min(one["measured_s"] for one in rows)
+def _sweep_figures(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the figures of a sweep (see `sweeps`). key: values of the columns SWEEP."""
+    first = min(rows, key=lambda row: row["predicted_s"])
+    best = min(row["measured_s"] for row in rows)
     return {
         **dict(zip(SWEEP, key, strict=True)),
         **errors(rows),
-        "spearman": spearman([one["predicted_s"] for one in rows], [one["measured_s"] for one in rows]),
+        "spearman": spearman([row["predicted_s"] for row in rows], [row["measured_s"] for row in rows]),
         "regret": first["measured_s"] / best - 1,
         "first_pick": first["id"],
     }
@@ -118,18 +119,18 @@ def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
     A crash may have other causes, so a crashed run that should fit does not prove an error.
     """
     picks = first_picks(outcomes)
-    judged = [one for one in outcomes if one["fits"] is not None]
-    ran, crashed = [one for one in judged if one["ran"]], [one for one in judged if not one["ran"]]
+    judged = [row for row in outcomes if row["fits"] is not None]
+    ran, crashed = [row for row in judged if row["ran"]], [row for row in judged if not row["ran"]]
     if not crashed:
         return None
-    peaks = [one["allocated_gib"] / one["measured_memory_gb"] - 1 for one in ran if one["measured_memory_gb"]]
+    peaks = [row["allocated_gib"] / row["measured_memory_gb"] - 1 for row in ran if row["measured_memory_gb"]]
     return {
         "ran": len(ran),
-        "ran_and_fits": sum(one["fits"] for one in ran),
+        "ran_and_fits": sum(row["fits"] for row in ran),
         "crashed": len(crashed),
-        "crashed_and_does_not_fit": sum(not one["fits"] for one in crashed),
+        "crashed_and_does_not_fit": sum(not row["fits"] for row in crashed),
         "first_picks": len(picks),
-        "first_picks_ran": sum(one["ran"] for one in picks),
+        "first_picks_ran": sum(row["ran"] for row in picks),
         "memory_mean_error": sum(map(abs, peaks)) / len(peaks) if peaks else None,
         "memory_bias": sum(peaks) / len(peaks) if peaks else None,
     }

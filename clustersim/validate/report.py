@@ -7,16 +7,7 @@ from typing import Any
 
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.ranking import sound, sweeps, verdicts
-from clustersim.validate.statistics import (
-    GROUPS,
-    by_publisher,
-    errors,
-    grouped,
-    moved,
-    peers,
-    refusals,
-    with_replacements,
-)
+from clustersim.validate.statistics import GROUPS, by_publisher, errors, grouped, moved, peers, refusals, replaced
 
 
 def report(
@@ -30,11 +21,10 @@ def report(
 
     changed: {name of an ablation: outcomes}. memory: result of `peaks.compare`. unseen: outcomes of the runs that change without
     values read from their publisher. strangers: of those that change again without sources that only their publisher uses.
-    `groups` are errors as strangers'; rankings and verdicts have the publisher left out; `sound` is None if all mappings are
-    sound.
+    `groups` are errors as strangers'; rankings and verdicts have the publisher left out; `sound` is None if no mapping is late.
     """
-    left_out = with_replacements(outcomes, unseen)
-    as_strangers, sound_rows = with_replacements(left_out, strangers), sound(left_out)
+    left_out = replaced(outcomes, unseen)
+    as_strangers, sound_rows = replaced(left_out, strangers), sound(left_out)
     return {
         "runs_read": len(outcomes),
         "stranger": by_publisher(as_strangers),

@@ -27,13 +27,15 @@ UNSEEN: Ablation = ("publisher", "unseen")
 STRANGER: Ablation = ("publisher", "stranger")
 """Change that also removes the framework, recipe, node and phrases that only its own publisher uses, for runs that use some."""
 ForecastTask = tuple[Ablation | None, Run, Knowledge]
+"""(change, run, knowledge of the forecast)"""
 Tracked = Iterator[tuple[int, Outcome]]
+"""(index of a task, its outcome), in the order in which tasks finish."""
 ShowOutcomes = Callable[[Tracked, int], Tracked]
 """Function that passes outcomes on as they finish, of a total number, and may show progress."""
 
 
 def load(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs of all files, each id once. Raises InputError if no row can be read."""
+    """Return the rows of all files; a repeated id gives an unreadable run with a new id. Raises InputError without good rows."""
     result: list[Run] = []
     where: dict[str, Path] = {}
     for path in paths:
@@ -45,17 +47,17 @@ def load(paths: Sequence[Path]) -> list[Run]:
     return result
 
 
-def ablations(given: Sequence[str]) -> list[Ablation]:
+def ablations(texts: Sequence[str]) -> list[Ablation]:
     """Return the changes of `--ablate` texts such as `predictor=roofline|linear`. Raises InputError for an unknown change."""
-    found: list[Ablation] = []
-    for text in given:
+    changes: list[Ablation] = []
+    for text in texts:
         part, equals, values = text.partition("=")
         if not equals or part not in ABLATIONS:
             raise InputError(f"--ablate {text!r}: write one of {', '.join(f'{name}=…' for name in ABLATIONS)}")
-        found += [(part, value) for value in values.replace(",", "|").split("|")]
-    for part, value in found:
+        changes += [(part, value) for value in values.replace(",", "|").split("|")]
+    for part, value in changes:
         _check(part, value)
-    return found
+    return changes
 
 
 def _check(part: str, value: str) -> None:
@@ -77,55 +79,56 @@ def simulate(
     show: ShowOutcomes = lambda rows, _: rows,
     engine: Engine = "auto",
 ) -> dict[Ablation | None, list[Outcome]]:
-    """Simulate every run unchanged and under each change, on `workers` processes. Return the outcomes in order.
+    """Simulate every run unchanged and under each change, on `workers` processes.
 
-    Under UNSEEN and STRANGER only runs whose inputs differ are simulated again, and none that the log has. Raises
+    Return {change, None for unchanged runs, UNSEEN or STRANGER: outcomes in the order of the runs}. Outcomes in the log `kept`
+    are not simulated again, nor runs whose inputs do not differ under UNSEEN or STRANGER. Raises
     InterruptedSweepError on Ctrl-C, with everything stored, and ClustersimError if a worker dies.
     """
-    asked: list[ForecastTask] = [(version, run, EVERYTHING) for version in (None, *changes) for run in runs]
-    asked += differing(runs)
-    found = dict(kept.known)
-    tasks = [task for task in asked if (_name(task[0]), task[1].id) not in found]
+    requested: list[ForecastTask] = [(version, run, EVERYTHING) for version in (None, *changes) for run in runs]
+    requested += differing(runs)
+    by_key = dict(kept.known)
+    tasks = [task for task in requested if (_name(task[0]), task[1].id) not in by_key]
     try:
         with closing(show(_each(tasks, workers, engine), len(tasks))) as outcomes:  # type: ignore[type-var]
             for index, outcome in outcomes:
                 version, run, _ = tasks[index]
                 kept.append(_name(version), outcome)
-                found[_name(version), run.id] = outcome
+                by_key[_name(version), run.id] = outcome
     except KeyboardInterrupt:
-        done = f"{len(found)} of {len(asked)} are kept in {kept.shown}, and the same command goes on from there"
+        done = f"{len(by_key)} of {len(requested)} are kept in {kept.shown}, and the same command goes on from there"
         raise InterruptedSweepError(f"interrupted; {done}") from None
     except OSError as error:
         raise unwritable(kept.shown, error, ELSEWHERE) from error
     except (InputError, DiskFullError):
         raise
     except ClustersimError as error:
-        raise ClustersimError(f"{error}; {len(found)} others are kept in {kept.shown}, try fewer --workers") from error
-    result = {version: [found[_name(version), run.id] for run in runs] for version in (None, *changes)}
+        raise ClustersimError(f"{error}; {len(by_key)} others are kept in {kept.shown}, try fewer --workers") from error
+    result = {version: [by_key[_name(version), run.id] for run in runs] for version in (None, *changes)}
     last = result[None]
     for version in (UNSEEN, STRANGER):
         # a run that was not simulated again has the same inputs without its publisher; only its expected time changes
-        own = {run.id: found[_name(version), run.id] for one, run, _ in asked if one == version}
-        last = [own.get(one["id"]) or with_expected(one, publisher_group(one["publisher"])) for one in last]
+        simulated = {run.id: by_key[_name(version), run.id] for change, run, _ in requested if change == version}
+        last = [simulated.get(row["id"]) or with_expected(row, publisher_group(row["publisher"])) for row in last]
         result[version] = last
     return result
 
 
 def differing(runs: Sequence[Run]) -> list[ForecastTask]:
-    """Return the runs whose inputs differ without their publisher (UNSEEN) or as a stranger's (STRANGER).
+    """Return tasks for the runs whose inputs differ without their publisher (UNSEEN) or as a stranger's (STRANGER).
 
-    A source is hidden from a stranger if all its users among the shipped publishers' runs are the stranger's kin.
+    A source is hidden if, among the runs of shipped publishers, only the run's publisher group uses it.
     """
     shipped = read(PUBLISHED)
     publishers = {publisher_group(run.publisher) for run in shipped}
-    seen = {run.id: run for run in (*shipped, *runs) if publisher_group(run.publisher) in publishers}
-    setups = {run.id: _setup(run, EVERYTHING) for run in (*seen.values(), *runs)}
-    used = ((run.publisher, setup.sources) for run in seen.values() if (setup := setups[run.id]) is not None)
+    known_runs = {run.id: run for run in (*shipped, *runs) if publisher_group(run.publisher) in publishers}
+    setups = {run.id: _setup(run, EVERYTHING) for run in (*known_runs.values(), *runs)}
+    used = ((run.publisher, setup.sources) for run in known_runs.values() if (setup := setups[run.id]) is not None)
     hidden = hidden_sources(used)
     tasks: list[ForecastTask] = []
     for run in runs:
-        own, last = publisher_group(run.publisher), setups[run.id]
-        views = {UNSEEN: Knowledge(run.publisher), STRANGER: Knowledge(own, hidden.get(own, frozenset()))}
+        group, last = publisher_group(run.publisher), setups[run.id]
+        views = {UNSEEN: Knowledge(run.publisher), STRANGER: Knowledge(group, hidden.get(group, frozenset()))}
         for version, view in views.items():
             setup = None if last is None else _setup(run, view)
             if setup is None or last is None or (setup.topology, setup.workload) == (last.topology, last.workload):
@@ -136,7 +139,7 @@ def differing(runs: Sequence[Run]) -> list[ForecastTask]:
 
 
 def _setup(run: Run, view: Knowledge) -> Setup | None:
-    """Return the files of a run; None if it is refused."""
+    """Return the files of a run; None if it is refused or invalid."""
     try:
         return adapt(run, view=view)
     except (Refusal, InputError):
@@ -149,7 +152,7 @@ def _name(version: Ablation | None) -> str:
 
 
 def _each(tasks: Sequence[ForecastTask], workers: int, engine: Engine) -> Tracked:
-    """Yield (index, outcome); runs of one cluster are adjacent, so that it is built once."""
+    """Yield (index of the task, outcome). Runs of the same cluster are adjacent, so that it is built once."""
     clusters = [(run.gpu, run.num_gpus or 0) for _, run, _ in tasks]
     evaluate_one = partial(_evaluate, engine=engine)
     if workers == 1 or len(tasks) == 1:

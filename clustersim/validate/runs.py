@@ -40,16 +40,16 @@ BLANK = frozenset(
 )
 """Words for a blank cell, in lower case."""
 NONE = frozenset(("none", "no", "n", "off", "0", "false", "f", "disabled", "without", "w/o"))
-"""Words for a setting that a run does without, in lower case; a blank cell means the framework's default."""
+"""Words that switch a setting off, in lower case; a blank cell means the framework's default."""
 KeyValues = tuple[tuple[str, str], ...]
-"""Keys and values of a cell such as `training.cuda_graphs=full; parallelism.vpp=2`."""
+"""((key, value), …) of a cell such as `training.cuda_graphs=full; parallelism.vpp=2`."""
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
-def _whole(text: str, least: int = 1, most: float = math.inf, none: int | None = None) -> int:
-    """Return a whole number such as 8, 8.0, 1,024 or 4K; `none`, if given, for a word of NONE.
+def _whole_number(text: str, least: int = 1, most: float = math.inf, none: int | None = None) -> int:
+    """Return a whole number such as 8, 8.0, 1,024 or 4K (4096); `none`, if not None, for a word of NONE except `0`.
 
-    Raises ValueError, and OverflowError for a number that arrays cannot store.
+    Raises ValueError for other text or a number below `least` or above `most`, and OverflowError above sys.maxsize.
     """
     if none is not None and text.lower() in NONE - {"0"}:
         return none
@@ -65,14 +65,14 @@ def _whole(text: str, least: int = 1, most: float = math.inf, none: int | None =
 
 
 def _heads(text: str) -> int | str:
-    """Return the number of key-value heads: 1 for MQA; `MLA` for latent attention. Raises ValueError for other words."""
-    return 1 if text.upper() == "MQA" else "MLA" if text.upper() == "MLA" else _whole(text)
+    """Return the number of key-value heads, 1 for `MQA`, or the text `MLA`. Raises ValueError for other words."""
+    return 1 if text.upper() == "MQA" else "MLA" if text.upper() == "MLA" else _whole_number(text)
 
 
-def _stage(text: str) -> int:
-    """Return the stage of ZeRO from a number, its name or an equivalent library. Raises ValueError for other words."""
+def _zero_stage(text: str) -> int:
+    """Return the stage of ZeRO, 0 to 3, from a number, its name or an equivalent library. Raises ValueError for other words."""
     plain = re.sub(r"[\s_-]+|^(?:zero|stage)+", "", text.lower()).removeprefix("stage")
-    return STAGES[plain] if plain in STAGES else _whole(plain, 0, none=0)
+    return STAGES[plain] if plain in STAGES else _whole_number(plain, 0, none=0)
 
 
 def _number(text: str) -> float:
@@ -84,9 +84,9 @@ def _number(text: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds of a step, written with or without a unit (s or ms). Raises ValueError for an implausible time."""
-    found = re.fullmatch(r"(.*\d)\s?(ms|s|sec|seconds)", text)
-    value = float(found[1] if found else text) * (1e-3 if found and found[2] == "ms" else 1.0)
+    """Return seconds from text with or without a unit (s or ms). Raises ValueError if it is not 1e-6 to 1e6 seconds."""
+    match = re.fullmatch(r"(.*\d)\s?(ms|s|sec|seconds)", text)
+    value = float(match[1] if match else text) * (1e-3 if match and match[2] == "ms" else 1.0)
     if not 1e-6 <= value <= 1e6:
         raise ValueError(text)
     return value
@@ -100,7 +100,7 @@ def _flag(text: str) -> bool:
     return plain not in NONE
 
 
-def _flash(text: str) -> bool:
+def _fused_attention(text: str) -> bool:
     """Return whether attention is fused, which the name of its kernel implies. Raises ValueError for an unknown name."""
     if re.search(r"unfused|eager|naive|math", text.lower()):
         return False
@@ -131,15 +131,17 @@ class ColumnReader(NamedTuple):
 
 
 TextColumn = Annotated[str, ColumnReader(str, "text")]
-CountColumn = Annotated[int | None, ColumnReader(_whole, "a whole number of 1 or more")]
-IndexColumn = Annotated[int | None, ColumnReader(partial(_whole, least=0, none=0), "a whole number of 0 or more")]
-DegreeColumn = Annotated[int | None, ColumnReader(partial(_whole, none=1), "a whole number of 1 or more")]
+CountColumn = Annotated[int | None, ColumnReader(_whole_number, "a whole number of 1 or more")]
+IndexColumn = Annotated[
+    int | None, ColumnReader(partial(_whole_number, least=0, none=0), "a whole number of 0 or more")
+]
+DegreeColumn = Annotated[int | None, ColumnReader(partial(_whole_number, none=1), "a whole number of 1 or more")]
 NumberColumn = Annotated[float | None, ColumnReader(_number, "a number")]
 FlagColumn = Annotated[bool | None, ColumnReader(_flag, "1 or 0")]
 PairsColumn = Annotated[KeyValues, ColumnReader(_pairs, "key=value, several of them with ; between")]
 
 
-class Refusal(Exception):  # noqa: N818 - it is no fault of anyone's
+class Refusal(Exception):  # noqa: N818 - a run that cannot be simulated is not an error
     """A run that cannot be simulated. kind: category for counts; why: one sentence."""
 
     def __init__(self, kind: str, why: str) -> None:
@@ -164,7 +166,9 @@ class Run:
     nvlink_domain: CountColumn
     framework: TextColumn
     model: TextColumn
-    layers: Annotated[int | None, ColumnReader(partial(_whole, most=DEEPEST), f"a whole number of 1 to {DEEPEST:,}")]
+    layers: Annotated[
+        int | None, ColumnReader(partial(_whole_number, most=DEEPEST), f"a whole number of 1 to {DEEPEST:,}")
+    ]
     hidden: CountColumn
     ffn_hidden: CountColumn
     heads: CountColumn
@@ -183,10 +187,10 @@ class Run:
     cp: DegreeColumn
     ep: DegreeColumn
     sequence_parallel: FlagColumn
-    zero_stage: Annotated[int | None, ColumnReader(_stage, "a whole number of 0 or more")]
+    zero_stage: Annotated[int | None, ColumnReader(_zero_stage, "a whole number of 0 or more")]
     recompute: TextColumn
     precision: TextColumn
-    flash_attention: Annotated[bool | None, ColumnReader(_flash, "1 or 0")]
+    flash_attention: Annotated[bool | None, ColumnReader(_fused_attention, "1 or 0")]
     overlap_grad_reduce: FlagColumn
     overlap_param_gather: FlagColumn
     overlap_tp: Annotated[bool | str | None, ColumnReader(_overlap_tp, "1 or 0, none, bulk, ring or async")]
@@ -241,16 +245,19 @@ PEER = re.compile(r"peer_(\w+)_s")
 
 
 def read(path: Path) -> list[Run]:
-    """Return the rows of one file, unreadable ones with their reason. Raises InputError if it is not a table of runs."""
-    seen: dict[str, int] = {}
+    """Return the rows of a CSV file; unreadable rows and repeated ids have a reason in `unreadable`.
+
+    Raises InputError if the file is not a table of runs, has no rows, or has more than MOST_ROWS.
+    """
+    line_by_id: dict[str, int] = {}
     result: list[Run] = []
     for line, cells in table(path, REQUIRED):
         if len(result) == MOST_ROWS:
             raise ConfigError(str(path), line, 1, f"more than {MOST_ROWS:,} runs; split the file")
         run = _run(path, line, cells)
-        if run.id in seen:
-            run = repeated(path, run, f"line {seen[run.id]}")
-        seen[run.id] = line
+        if run.id in line_by_id:
+            run = repeated(path, run, f"line {line_by_id[run.id]}")
+        line_by_id[run.id] = line
         result.append(run)
     if not result:
         raise InputError(f"{path}: has no runs under its header; add a line for each")
@@ -258,7 +265,7 @@ def read(path: Path) -> list[Run]:
 
 
 def repeated(path: Path, run: Run, where: str) -> Run:
-    """Return a run whose id is already used, as an unreadable one with a unique id."""
+    """Return an unreadable run with a new id. run: its id is used already, in the row or file named by `where`."""
     what = f"id: {shown(run.id)} stands in {where} already; give every run its own"
     error = ConfigError(str(path), run.line, 1, what)
     return replace(run, id=f"{run.id} ({path.name}:{run.line})", unreadable=run.unreadable or str(error))
@@ -287,8 +294,8 @@ def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tup
 
 
 def by_column(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return {column: cell} of a row. Raises ConfigError for a row with more or fewer cells."""
-    names, texts = (sum(one is not MISSING for one in column) for column in zip(*cells, strict=True))
+    """Return {column: cell} of a row of `table`. Raises ConfigError if it has more or fewer cells than there are columns."""
+    names, texts = (sum(part is not MISSING for part in column) for column in zip(*cells, strict=True))
     if names != texts:
         what = f"{texts} cells under {names} columns; put text that holds commas in quotes"
         raise ConfigError(str(path), line, 1, what)
@@ -296,7 +303,7 @@ def by_column(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> dict[s
 
 
 def _content(path: Path, required: tuple[str, ...]) -> str:
-    """Return the text of a file. Invalid bytes become � if the first line has column names: only their row is affected."""
+    """Return the text of a CSV file. Invalid bytes become � if the first line has the columns; else they raise ConfigError."""
     what = "a CSV file of measured runs"
     try:
         text = read_text(path, what, TABLE)
@@ -310,7 +317,7 @@ def _content(path: Path, required: tuple[str, ...]) -> str:
 
 
 def _cell(name: str, text: str, reader: ColumnReader) -> Any:
-    """Return the value of a cell; None if it is blank, except for text. Raises ValueError with what is wrong."""
+    """Return the value of a cell; None (text: "") if it is blank. Raises ValueError with a message that names the column."""
     if reader.read is str:
         return "" if text.lower() in BLANK else text
     if not text or (text.lower() in BLANK and name != "sec_per_iter"):
@@ -326,12 +333,12 @@ def _cell(name: str, text: str, reader: ColumnReader) -> Any:
 
 
 def _run(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> Run:
-    """Return the run of a row; errors are in `unreadable`, and blank words count as blank."""
-    wrong: list[str] = []
+    """Return the run of a row; `unreadable` has the first error. cells: (column, text) as from `table`."""
+    errors: list[str] = []
 
     def fault(what: str) -> None:
         """Record an error of the row."""
-        wrong.append(str(ConfigError(str(path), line, 1, what)))
+        errors.append(str(ConfigError(str(path), line, 1, what)))
 
     def cell(name: str, reader: ColumnReader) -> Any:
         """Return the value of a cell; None after recording an error."""
@@ -344,7 +351,7 @@ def _run(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> Run:
     try:
         texts = by_column(path, line, cells)
     except ConfigError as error:
-        wrong.append(str(error))
+        errors.append(str(error))
         texts = {name: text for name, text in cells if MISSING not in (name, text)}
     values = {name: cell(name, reader) for name, reader in COLUMNS.items()}
     peers = {tool[1]: cell(name, COLUMNS["sec_per_iter"]) for name in texts if (tool := PEER.fullmatch(name))}
@@ -356,6 +363,6 @@ def _run(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> Run:
     values["launch"] = values["launch"] and path.parent / values["launch"]
     values |= {name: values[name] or () for name in ("set", "cluster_set")}
     run = Run(line=line, **values)
-    if run.ran and run.sec_per_iter is None and not wrong:
+    if run.ran and run.sec_per_iter is None and not errors:
         fault("sec_per_iter: is blank; write the measured seconds of a step, or in a column status why there are none")
-    return replace(run, unreadable=wrong[0]) if wrong else run
+    return replace(run, unreadable=errors[0]) if errors else run

@@ -94,16 +94,12 @@ def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     for name in dict.fromkeys(name for row in outcomes for name in row["peers_s"]):
         rows = [row for row in compared(outcomes) if name in row["peers_s"]]
         if rows:
-            tool_errors = [abs(row["peers_s"][name] / row["measured_s"] - 1) for row in rows]
-            by_tool[name] = {
-                "runs": len(rows),
-                "mean_error": sum(tool_errors) / len(rows),
-                "ours": errors(rows)["mean_error"],
-            }
+            mean = sum(abs(row["peers_s"][name] / row["measured_s"] - 1) for row in rows) / len(rows)
+            by_tool[name] = {"runs": len(rows), "mean_error": mean, "ours": errors(rows)["mean_error"]}
     return by_tool
 
 
-def with_replacements(outcomes: Sequence[Outcome], differing: Sequence[Outcome]) -> list[Outcome]:
+def replaced(outcomes: Sequence[Outcome], differing: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes in their order, with those in `differing` instead of the outcomes of the same id."""
     replacements = {row["id"]: row for row in differing}
     return [replacements.get(row["id"], row) for row in outcomes]

@@ -1,4 +1,4 @@
-"""Information in a source's own words besides the columns: graphs, eager mode, schedules, dispatchers, formats."""
+"""Settings that a source states in words instead of columns: graphs, eager mode, schedules, dispatchers, formats."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from clustersim.validate.runs import Run
 
 
 class Phrase(NamedTuple):
-    """A phrase of a source and its meaning for a workload."""
+    """A phrase in the words of a run's row, and its meaning for a workload."""
 
     pattern: str
-    """Regular expression, in lower case."""
+    """Regular expression of the phrase, in lower case."""
     key: str
-    """Dotted key of a workload."""
+    """Dotted key of a workload that the phrase sets."""
     value: object
     without: object = None
-    """Value where the source denies it, as in `no CUDA graphs`; None: a denial says nothing."""
+    """Value if the source denies the phrase, as in `no CUDA graphs`; None: a denial sets nothing."""
 
     @property
     def source(self) -> str:
-        """Name of the phrase in sets of sources (`strangers`)."""
+        """Name of the phrase among the sources that a run's files depend on: `words ` and the pattern."""
         return f"words {self.pattern}"
 
 
@@ -65,31 +65,31 @@ _ONLY = re.compile(r"^s? on (blackwell|hopper|ampere)")
 
 
 def words(run: Run) -> str:
-    """Return all words of a source in lower case."""
-    said = (
+    """Return the words of a run's row in lower case, joined by `; `."""
+    parts = (
         *(run.framework, run.original_overlap, run.original_recompute),
         *(run.original_precision, run.precision, run.comment),
     )
-    return "; ".join(said).lower()
+    return "; ".join(parts).lower()
 
 
 def phrases(run: Run, architecture: str, hidden: Container[str] = ()) -> Iterator[tuple[Phrase, str]]:
-    """Yield (phrase, matched words) for the phrases in the words of a run.
+    """Yield (phrase with the value that applies, matched words) for the first phrase of each key in the words of a run.
 
-    hidden: sources whose phrases are not read. A phrase that is denied (`no CUDA graphs`) says what is without it. One that is
-    said of other GPUs (`CUDA graphs on Blackwell`), or to be unknown, does not count.
+    hidden: names of phrases that are not read. The value of a denied phrase (`no CUDA graphs`) is its `without`. A phrase about
+    another GPU `architecture` (`CUDA graphs on Blackwell`), or one that is `not stated`, does not count.
     """
-    said, known = words(run), set[str]()
-    hits = [(phrase, hit) for phrase in PHRASES for hit in re.finditer(phrase.pattern, said)]
-    for denials in (False, True):  # what a source says of one part counts more than what it denies of another
+    text, known = words(run), set[str]()
+    hits = [(phrase, hit) for phrase in PHRASES for hit in re.finditer(phrase.pattern, text)]
+    for denials in (False, True):  # a statement about a part of the model counts more than a denial about another part
         for phrase, hit in hits:
-            before, after = said[: hit.start()], said[hit.end() :]
-            denied = any(no := (_NOT.search(before), _THEN_NOT.search(after)))
+            before, after = text[: hit.start()], text[hit.end() :]
+            denied = any(denial := (_NOT.search(before), _THEN_NOT.search(after)))
             value, only = phrase.without if denied else phrase.value, _ONLY.match(after)
             other = (only and not architecture.startswith(only[1])) or _SILENT.match(after)
             if denied == denials and value and not other and phrase.source not in hidden and phrase.key not in known:
                 known.add(phrase.key)
-                yield phrase._replace(value=value), "".join(one[0] for one in (no[0], hit, no[1]) if one)
+                yield phrase._replace(value=value), "".join(match[0] for match in (denial[0], hit, denial[1]) if match)
 
 
 FORMATS = (
@@ -103,15 +103,20 @@ FORMATS = (
     (r"tf32", "tf32"),
     (r"fp32|float32|f32|single|32-true", "fp32"),
 )
-"""Spellings of formats, the narrowest first: `fp8 linear + bf16` means fp8 GEMMs."""
+"""(pattern, format), the narrowest first: `fp8 linear + bf16` means fp8 GEMMs."""
 
 
 def precision(run: Run) -> str:
-    """Return the precision of a run; `fp8` is `mxfp8` if the source names that recipe, `fp4` the format of the GPU's maker."""
+    """Return the precision of a run; "" if it is only `mixed`, and the row's text in lower case if it is unknown.
+
+    `fp8` is `mxfp8` if the source names that recipe; `fp4` is the format of the GPU's maker.
+    """
     micro = re.search(r"(?<!not )(?:\bmx[- ]?fp8\b|\bfp8[- ]mx\b)", run.original_precision.lower())
     text = run.precision.lower()
     text = "" if text in ("amp", "mixed", "mixed precision") else text
-    said = next((name for words, name in FORMATS if re.search(rf"(?<![a-z0-9])(?:{words})(?![0-9])", text)), text)
-    if said == "fp4":
+    name = next(
+        (format_name for words, format_name in FORMATS if re.search(rf"(?<![a-z0-9])(?:{words})(?![0-9])", text)), text
+    )
+    if name == "fp4":
         return "mxfp4" if run.gpu.lower().startswith(("mi", "amd")) else "nvfp4"
-    return "mxfp8" if micro and said == "fp8" else said
+    return "mxfp8" if micro and name == "fp8" else name

@@ -497,7 +497,7 @@ def test_a_publisher_is_judged_without_what_was_read_from_it(tmp_path):
     # each publisher has fewer than four runs: they count as one
     errors = [abs(one["error"]) for one in found[run.UNSEEN]]
     assert figures["left_out"]["publisher_mean_error"] == pytest.approx(sum(errors) / 3)
-    judged = statistics.with_replacements(found[None], found[run.UNSEEN])
+    judged = statistics.replaced(found[None], found[run.UNSEEN])
     text = page.page(figures, judged, "runs.csv")
     assert page.sentence(figures) in text.replace("&gt;", ">")
     assert "each as a stranger" in text
