@@ -36,7 +36,7 @@ DOUBLED = 8
 
 def answer(
     case: SweepInputs,
-    asked: SweepSpace,
+    sweep: SweepSpace,
     wanted: Objective,
     top: int = 5,
     show: SearchProgress = lambda *_: None,
@@ -47,53 +47,53 @@ def answer(
     Keys missing in the space have the workload's values, except those added by `wider`. Raises InputError with a remedy if no
     point has a result.
     """
-    check_values(case, asked)
-    asked = wider(case, asked)
-    space = CandidateSpace(case, asked)
-    check(case, [space.whole(split) for split in space.splits[:CHECKED]])
+    check_values(case, sweep)
+    sweep = wider(case, sweep)
+    space = CandidateSpace(case, sweep)
+    check(case, [space.completed(split) for split in space.splits[:CHECKED]])
     priced(wanted.name, *(tile.cluster for tile in space.tiles))
     show(0, space.points, None)
-    found = search(case, space, wanted, top, show, limits)
-    if not found.best:
-        raise _refusal(case, asked, space, found)
-    return found
+    result = search(case, space, wanted, top, show, limits)
+    if not result.best:
+        raise _refusal(case, sweep, space, result)
+    return result
 
 
-def wider(case: SweepInputs, asked: SweepSpace) -> SweepSpace:
+def wider(case: SweepInputs, sweep: SweepSpace) -> SweepSpace:
     """Return a space with useful degrees of context parallelism and slices of experts, where the user sets none.
 
     Values of cp that leave at least `PART` tokens of a sequence together; for a mixture of experts, all slices. A layout in the
     workload applies only to its own number of stages: other stages are cut by computation.
     """
-    given, axes, auto, fixed = {*asked.axes, *asked.fixed, *asked.auto}, dict(asked.axes), asked.auto, asked.fixed
+    known, axes, auto, fixed = {*sweep.axes, *sweep.fixed, *sweep.auto}, dict(sweep.axes), sweep.auto, sweep.fixed
     *written, cut = ((f"parallelism.{key}", getattr(case.base.parallelism, key)) for key in CUTS)
-    said = [key for key, value in written if value is not None and key not in given]
-    if said and cut[0] not in given and not {KEYS["pp"], KEYS["vpp"]}.isdisjoint((*axes, *auto)):
-        fixed = {**fixed, **dict.fromkeys(said), cut[0]: "compute"}
-    if CP not in given and len(found := _context_degrees(case, asked)) > 1:
-        axes[CP] = found
-    if EXPERT_TP not in given and case.base.model.experts:
+    cuts = [key for key, value in written if value is not None and key not in known]
+    if cuts and cut[0] not in known and not {KEYS["pp"], KEYS["vpp"]}.isdisjoint((*axes, *auto)):
+        fixed = {**fixed, **dict.fromkeys(cuts), cut[0]: "compute"}
+    if CP not in known and len(degrees := _context_degrees(case, sweep)) > 1:
+        axes[CP] = degrees
+    if EXPERT_TP not in known and case.base.model.experts:
         auto = (*auto, EXPERT_TP)
-    return replace(asked, axes=axes, auto=auto, fixed=fixed)
+    return replace(sweep, axes=axes, auto=auto, fixed=fixed)
 
 
-def untried(case: SweepInputs, asked: SweepSpace) -> str:
+def untried(case: SweepInputs, sweep: SweepSpace) -> str:
     """Return a note on a choice that changes steps but is not tried, because nothing names it; "" without one."""
-    said = {
-        *asked.axes,
-        *asked.fixed,
-        *asked.auto,
-        *(f"parallelism.{one}" for one in case.base.parallelism.model_fields_set),
+    known = {
+        *sweep.axes,
+        *sweep.fixed,
+        *sweep.auto,
+        *(f"parallelism.{name}" for name in case.base.parallelism.model_fields_set),
     }
-    if SEQUENCE_PARALLEL in said:
+    if SEQUENCE_PARALLEL in known:
         return ""
     return f"all without sequence parallelism, as the workload says nothing of it; --set {SEQUENCE_PARALLEL}=auto tries both"
 
 
-def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:
+def _context_degrees(case: SweepInputs, sweep: SweepSpace) -> list[int]:
     """Return the legal degrees of cp that leave enough tokens together, on the first cluster of a space; () if none."""
     with suppress(InputError):
-        first = asked.space()[0]
+        first = sweep.space()[0]
         gpus, seq = case.cluster(first).simulator.cluster.gpus, str(first.get(SEQ, case.base.training.seq))
         tokens = int(seq) if seq.isdecimal() else 0
         offered = offers(first.get(FRAMEWORK, case.base.training.framework)).get(CP)
@@ -103,12 +103,12 @@ def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:
     return []
 
 
-def _refusal(case: SweepInputs, asked: SweepSpace, space: CandidateSpace, found: SearchResult) -> ClustersimError:
-    if found.points > sum(found.refused.counts.values()):  # what is left was too slow for the target
+def _refusal(case: SweepInputs, sweep: SweepSpace, space: CandidateSpace, result: SearchResult) -> ClustersimError:
+    if result.points > sum(result.refused.counts.values()):  # what is left was too slow for the target
         fastest = search(case, space, objective("soonest"), 1)
         if fastest.best:
             return _too_slow(fastest)
-    return _too_large(case, asked, space) or _wrong(case, space)
+    return _too_large(case, sweep, space) or _wrong(case, space)
 
 
 def _too_slow(fastest: SearchResult) -> InputError:
@@ -122,40 +122,40 @@ def _too_slow(fastest: SearchResult) -> InputError:
 
 
 def _wrong(case: SweepInputs, space: CandidateSpace) -> ClustersimError:
-    """Return the error of the first point, either of its keys or of its memory."""
-    row = evaluate(case, space.whole(space.splits[0]))
+    """Return an error with the reason of the first point: SimulationError if its simulation failed, else InputError."""
+    row = evaluate(case, space.completed(space.splits[0]))
     kind = SimulationError if row["status"] == "failed" else InputError
     return kind(f"none of {plural(space.points, 'point', 'points')} has a result, such as the first: {row['reason']}")
 
 
-def _too_large(case: SweepInputs, asked: SweepSpace, space: CandidateSpace) -> OutOfMemoryError | None:
+def _too_large(case: SweepInputs, sweep: SweepSpace, space: CandidateSpace) -> OutOfMemoryError | None:
     """Return the error with the memory of the smallest point, and changes that would fit; None if no point is legal."""
-    asked = replace(asked, fixed={**asked.fixed, **{key: SMALLEST[key] for key in space.chosen if key in SMALLEST}})
-    found = _smallest(case, CandidateSpace(case, asked))
-    if found is None:
+    sweep = replace(sweep, fixed={**sweep.fixed, **{key: SMALLEST[key] for key in space.chosen if key in SMALLEST}})
+    smallest = _smallest(case, CandidateSpace(case, sweep))
+    if smallest is None:
         return None
-    need, point = found
+    need, point = smallest
     simulator = case.cluster(point).simulator
     have, gpu = simulator.cluster.memory, simulator.cluster.gpu.name
     more = f"pass {option('--unlikely', 'unlikely=True')}, or " if verdict(need, have) == "unlikely" else ""
     error = OutOfMemoryError(
         f"none of {plural(space.points, 'point', 'points')} likely fits: the smallest ({_said(point)}) needs {gibibytes(need)}, "
-        f"and {gpu} has {gibibytes(have)}: {band(need, have).said}; {more}give {_nodes(case, asked, simulator.cluster.nodes)}"
+        f"and {gpu} has {gibibytes(have)}: {band(need, have).said}; {more}give {_nodes(case, sweep, simulator.cluster.nodes)}"
     )
     error.advice = advice(remedies(simulator, case.job(point)))
     return error
 
 
-def _nodes(case: SweepInputs, asked: SweepSpace, nodes: int) -> str:
+def _nodes(case: SweepInputs, sweep: SweepSpace, nodes: int) -> str:
     """Return the number of nodes on which the smallest point of the space fits, and other remedies, in words."""
     other = "GPUs with more memory or a smaller model"
-    axes = {key: values for key, values in asked.axes.items() if key != NODES}
+    axes = {key: values for key, values in sweep.axes.items() if key != NODES}
     for count in (nodes * 2**power for power in range(1, DOUBLED + 1)):
         with suppress(InputError):
-            grown = CandidateSpace(case, replace(asked, axes=axes, fixed={**asked.fixed, NODES: count}))
-            found = _smallest(case, grown)
-            if found and evaluate(case, found[1])["status"] == "ok":
-                return f"{count} nodes ({_said(found[1])} fits there), {other}"
+            grown = CandidateSpace(case, replace(sweep, axes=axes, fixed={**sweep.fixed, NODES: count}))
+            smallest = _smallest(case, grown)
+            if smallest and evaluate(case, smallest[1])["status"] == "ok":
+                return f"{count} nodes ({_said(smallest[1])} fits there), {other}"
     return other
 
 
@@ -164,18 +164,18 @@ def _said(point: Point) -> str:
 
 
 def _smallest(case: SweepInputs, space: CandidateSpace) -> tuple[float, Point] | None:
-    """Return (bytes of its fullest GPU, point) of the point that needs least memory; None if no point is legal."""
+    """Return (peak bytes of a GPU, point) of the point that needs least memory; None if no point is legal."""
     best: tuple[float, Point] | None = None
     for least, point in by_memory(space):
         if best and least >= best[0]:
             break
-        if (need := _peak(case, point)) < (best[0] if best else math.inf):
+        if (need := _peak_bytes(case, point)) < (best[0] if best else math.inf):
             best = need, point
     return best
 
 
-def _peak(case: SweepInputs, point: Point) -> float:
+def _peak_bytes(case: SweepInputs, point: Point) -> float:
     simulator = case.cluster(point).simulator
     with suppress(InputError):
-        return max(one.total for one in simulator.preparation.peaks(simulator.placed(case.job(point))))
+        return max(peak.total for peak in simulator.preparation.peaks(simulator.placed(case.job(point))))
     return math.inf

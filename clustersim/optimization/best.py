@@ -59,7 +59,7 @@ class Answers:
     def __init__(self, top: int, chosen: Collection[str] = ()) -> None:
         """chosen: keys that are optimized within each split; all other keys distinguish splits."""
         self.top, self.chosen = top, frozenset(chosen)
-        self.found = list[Best]()
+        self.ranked = list[Best]()
         self._splits: dict[tuple[str, bool], Best] = {}
 
     def add(self, new: Best) -> None:
@@ -68,7 +68,7 @@ class Answers:
         if (old := self._splits.get(key)) and _order(old) <= _order(new):
             return
         self._splits[key] = new
-        self.found = _merged(sorted(self._splits.values(), key=_order))
+        self.ranked = _merged(sorted(self._splits.values(), key=_order))
 
     def behind(self, point: Point, value: ObjectiveValue) -> bool:
         """Return whether a point with at least this value is worse than another of its split that likely fits."""
@@ -78,28 +78,28 @@ class Answers:
     @property
     def worst(self) -> ObjectiveValue:
         """Largest value with which a point can still be among the best."""
-        return self.found[self.top - 1].value if self.top <= len(self.found) else (math.inf, math.inf)
+        return self.ranked[self.top - 1].value if self.top <= len(self.ranked) else (math.inf, math.inf)
 
     def best(self) -> list[Best]:
         """Return the best points, the best first."""
-        return self.found[: self.top]
+        return self.ranked[: self.top]
 
     def _split(self, point: Point) -> str:
         return repr([(key, value) for key, value in point.items() if key not in self.chosen])
 
 
-def _order(one: Best) -> tuple[ObjectiveValue, PlaceInSpace]:
-    return one.value, one.place
+def _order(best: Best) -> tuple[ObjectiveValue, PlaceInSpace]:
+    return best.value, best.place
 
 
-def _merged(found: list[Best]) -> list[Best]:
+def _merged(points: list[Best]) -> list[Best]:
     """Return one answer for equally good points: the first one in the space among those that likely fit."""
     groups: list[list[Best]] = []
-    for one in found:
-        if groups and all(map(partial(math.isclose, rel_tol=SAME), groups[-1][0].value, one.value)):
-            groups[-1].append(one)
+    for best in points:
+        if groups and all(map(partial(math.isclose, rel_tol=SAME), groups[-1][0].value, best.value)):
+            groups[-1].append(best)
         else:
-            groups.append([one])
-    ordered = [sorted(group, key=lambda one: (not one.likely, one.place)) for group in groups]
-    whole = [first._replace(same=tuple(one.point for one in rest)) for first, *rest in ordered]
-    return sorted(whole, key=_order)
+            groups.append([best])
+    ordered = [sorted(group, key=lambda best: (not best.likely, best.place)) for group in groups]
+    answers = [first._replace(same=tuple(best.point for best in rest)) for first, *rest in ordered]
+    return sorted(answers, key=_order)

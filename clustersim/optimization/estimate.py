@@ -75,7 +75,7 @@ class CandidateRows(NamedTuple):
     """Whether ranks continue while their messages are sent."""
 
     def some(self, places: Sequence[int]) -> CandidateRows:
-        """Return these rows."""
+        """Return the rows with these indices."""
         shape, schedule = [self.shape[place] for place in places], [self.schedule[place] for place in places]
         return CandidateRows._make([shape, schedule, *(part[places] for part in self[2:])])
 
@@ -104,7 +104,7 @@ class EstimatedTile:
     @property
     def kernels(self) -> Iterable[Kernel]:
         """Kernels of both passes."""
-        return (kernel for one in self.steps for kernel in one.kernels)
+        return (kernel for layer in self.steps for kernel in layer.kernels)
 
 
 class Estimator:
@@ -120,22 +120,22 @@ class Estimator:
 
     def tile(self, job: Job) -> EstimatedTile:
         """Return the layers of a job, independently of its pipeline and replicas."""
-        own = job.changed({"parallelism.pp": 1, "parallelism.vpp": 1, "parallelism.dp": 1, "training.global_batch": 1})
-        own = own.changed({"parallelism.schedule": "1f1b", "parallelism.layout": None})
-        own = own.changed({"parallelism.first_layers": None, "parallelism.last_layers": None})
-        placed = _marked_alike(own)
+        base = job.changed({"parallelism.pp": 1, "parallelism.vpp": 1, "parallelism.dp": 1, "training.global_batch": 1})
+        base = base.changed({"parallelism.schedule": "1f1b", "parallelism.layout": None})
+        base = base.changed({"parallelism.first_layers": None, "parallelism.last_layers": None})
+        placed = _marked_alike(base)
         layers = Layers(placed.shard_at(0))
-        whole = Portion(True, len(layers.blocks), own.model.mtp_layers, True)
-        stage = layers.stage(whole, layers.with_decoder_entry(whole, layers.blocks, 0), 0.0, 0.0, False)
-        kinds = LayerKinds.of(layers, stage)
+        stack = Portion(True, len(layers.blocks), base.model.mtp_layers, True)
+        stage = layers.stage(stack, layers.with_decoder_entry(stack, layers.blocks, 0), 0.0, 0.0, False)
+        kinds = LayerKinds.of_model(layers, stage)
         steps = tuple(self.layers.steps(stage, layer) for layer in kinds.layers)
         parameters, frozen = np.array(
             [[held(layer) for layer in kinds.layers] for held in (stage.layer_parameters, stage.layer_frozen)], float
         )
-        saved = np.array([one.saved for one in steps])
-        if placed is not own:  # some blocks of a stage are recomputed, and any may be one of them
-            whole_job = Layers(own.shard_at(0))
-            marked = whole_job.stage(whole, whole_job.with_decoder_entry(whole, whole_job.blocks, 0), 0.0, 0.0, False)
+        saved = np.array([layer.saved for layer in steps])
+        if placed is not base:  # some blocks of a stage are recomputed, and any may be one of them
+            whole_job = Layers(base.shard_at(0))
+            marked = whole_job.stage(stack, whole_job.with_decoder_entry(stack, whole_job.blocks, 0), 0.0, 0.0, False)
             saved = saved * min(1.0, marked.saved_bytes / max(stage.saved_bytes, 1.0))
         temporary = np.array([_temporary(layer) for layer in kinds.layers])
         return EstimatedTile(
@@ -144,19 +144,19 @@ class Estimator:
 
     def learn(self, tiles: Sequence[EstimatedTile]) -> None:
         """Forecast the kernels of tiles in one call per predictor. Errors are left to the bound of the tile."""
-        found: dict[tuple[object, ...], tuple[Job, dict[Kernel, None]]] = {}
+        groups: dict[tuple[object, ...], tuple[Job, dict[Kernel, None]]] = {}
         for tile in tiles:
             job = tile.job
-            _, kernels = found.setdefault((job.spec.predictor, job.spec.clocks, job.training.attention), (job, {}))
+            _, kernels = groups.setdefault((job.spec.predictor, job.spec.clocks, job.training.attention), (job, {}))
             kernels.update(dict.fromkeys(tile.kernels))
-        for job, kernels in found.values():
+        for job, kernels in groups.values():
             with suppress(ClustersimError):
                 self.preparation.seconds(job, tuple(kernels))
 
     def memory(self, tile: EstimatedTile, rows: CandidateRows, times: float = 1.0) -> Floats:
         """Return a lower bound of peak bytes per candidate, also valid for any recomputation, at `times` the micro-batch."""
         if times > 1:
-            inputs = [min(one.layer.input_bytes or one.saved, one.saved) for one in tile.steps]
+            inputs = [min(steps.layer.input_bytes or steps.saved, steps.saved) for steps in tile.steps]
             tile = replace(tile, saved=np.array(inputs) * times, temporary=tile.temporary * 0)
         return _Columns(self, tile, rows, np.zeros((len(tile.steps), 10))).memory()
 
@@ -180,13 +180,13 @@ class Estimator:
         keys = list(zip(rows.shape, rows.schedule, *parts, strict=True))
         first = {key: row for row, key in reversed(list(enumerate(keys)))}
         number = {row: place for place, row in enumerate(first.values())}
-        found = _Columns(self, tile, rows.some(list(number)), self._times(tile, hidden)).seconds(in_order)
-        return found[[number[first[key]] for key in keys]]
+        bounds = _Columns(self, tile, rows.some(list(number)), self._times(tile, hidden)).seconds(in_order)
+        return bounds[[number[first[key]] for key in keys]]
 
     def _times(self, tile: EstimatedTile, hidden: Hidden = ()) -> Floats:
         """Return the fields of `PassSeconds` of each kind of layer (kinds, 10)."""
         if hidden not in tile.times:
-            tile.times[hidden] = np.array([self.layers.seconds(tile.job, one, hidden) for one in tile.steps])
+            tile.times[hidden] = np.array([self.layers.seconds(tile.job, steps, hidden) for steps in tile.steps])
         return tile.times[hidden]
 
     def token(self, tile: EstimatedTile, hidden: Hidden = ()) -> float:
@@ -216,15 +216,15 @@ class Estimator:
     def update(self, job: Job, zero: int, dp: int) -> tuple[float, float]:
         """Return the seconds per parameter of a very large update: of parameters on all replicas, and of experts'."""
         split = job.parallelism
-        own = job.spec.predictor, job.spec.clocks, job.training, split.fsdp, split.optimizer_instances
-        key = (*own, zero, dp, split.tp, split.cp, split.ep, split.etp)
+        settings = job.spec.predictor, job.spec.clocks, job.training, split.fsdp, split.optimizer_instances
+        key = (*settings, zero, dp, split.tp, split.cp, split.ep, split.etp)
         if key not in self._updates:
             changed = job.changed({"parallelism.zero": zero, "parallelism.dp": dp})
-            found = []
+            values = []
             for kernels in (update(changed, MANY), update(changed, MANY, MANY)):
                 seconds = self.preparation.seconds(job, kernels)
-                found.append(math.fsum(seconds[one] for one in kernels) / MANY)
-            self._updates[key] = found[0], found[1]
+                values.append(math.fsum(seconds[kernel] for kernel in kernels) / MANY)
+            self._updates[key] = values[0], values[1]
         return self._updates[key]
 
 
@@ -244,9 +244,9 @@ class _PassBounds(NamedTuple):
 class _Columns:
     """Computation of the bounds of one tile's rows."""
 
-    def __init__(self, own: Estimator, tile: EstimatedTile, rows: CandidateRows, times: Floats) -> None:
-        self.own, self.tile, self.rows = own, tile, rows
-        self.pack, self.at = own.shapes.pack(tile.kinds, tile.job, rows.shape)
+    def __init__(self, estimator: Estimator, tile: EstimatedTile, rows: CandidateRows, times: Floats) -> None:
+        self.bounds, self.tile, self.rows = estimator, tile, rows
+        self.pack, self.at = estimator.shapes.pack(tile.kinds, tile.job, rows.shape)
         self.times = times
         self.job, split = tile.job, tile.job.parallelism
         self.copies = self.pack.copies[self.at]
@@ -256,7 +256,7 @@ class _Columns:
         self.params = self.pack.busy @ tile.parameters
         """Parameters of each rank, outside experts and in experts (shapes, ranks, 2)."""
         letters = [_letters(name, shape.vpp) for name, shape in zip(rows.schedule, rows.shape, strict=True)]
-        self.split, self.whole = np.array(letters, bool).T
+        self.split, self.combined = np.array(letters, bool).T
         """Whether a schedule has passes for weight gradients, and whole backward passes (rows,)."""
 
     def seconds(self, in_order: bool = False) -> Floats:
@@ -265,11 +265,11 @@ class _Columns:
         passes = self._passes()
         behind, after, before = self._traffic(passes)
         if in_order:
-            found = np.zeros((3, *passes.ends.shape))
+            ordered = np.zeros((3, *passes.ends.shape))
             for row, shape in enumerate(rows.shape):
-                found[:, row, : shape.pp] = self._timeline(row, before[row])
-            late, reduced = before[:, None], found[2]
-            ends, last = np.maximum(passes.ends + late, found[0]), np.maximum(passes.last + late, found[1])
+                ordered[:, row, : shape.pp] = self._timeline(row, before[row])
+            late, reduced = before[:, None], ordered[2]
+            ends, last = np.maximum(passes.ends + late, ordered[0]), np.maximum(passes.last + late, ordered[1])
             passes, before = passes._replace(ends=ends, last=last), np.zeros(1)
         ready = np.where((rows.reduce & ~self.split)[:, None], passes.last, passes.ends) + behind
         ready = np.maximum(np.maximum(passes.ends, ready), reduced)
@@ -283,12 +283,13 @@ class _Columns:
         """Return the passes of all rows, each rank's without the order of its schedule."""
         rows, pack, at = self.rows, self.pack, self.at
         busy, low = ((part @ self.times)[at] for part in (pack.busy, pack.low))
-        whole, split = self.whole[:, None], self.split[:, None]
+        combined, split = self.combined[:, None], self.split[:, None]
         message, waits = self._messages()[:, None], ~rows.away[:, None]
         sent, low_sent = pack.sent[at] * message[..., None], pack.low_sent[at] * message[..., None]
 
-        def backward(of: Floats) -> Floats:
-            return np.where(whole, of[..., 1], of[..., 2] + of[..., 3])
+        def backward(seconds: Floats) -> Floats:
+            """Return the seconds of a backward pass from fields of `PassSeconds` in the last axis."""
+            return np.where(combined, seconds[..., 1], seconds[..., 2] + seconds[..., 3])
 
         forward, weights = low[..., 0] + low[..., 8], low[..., 2]
         low_back = backward(low) + low[..., 9]
@@ -296,18 +297,18 @@ class _Columns:
         single, least = np.zeros((1, 1)), (pack.least @ self.times)[at]
         if self.job.parallelism.overlap.ep == "microbatch":
             each = list(zip(rows.schedule, rows.shape, rows.batch.tolist(), strict=True))
-            known = {one: units(one[0], one[1].pp, one[2], one[1].vpp, True)[0].single for one in set(each)}
-            single = np.array([np.pad(known[one], (0, busy.shape[1] - len(known[one]))) for one in each])
+            known = {row: units(row[0], row[1].pp, row[2], row[1].vpp, True)[0].single for row in set(each)}
+            single = np.array([np.pad(known[row], (0, busy.shape[1] - len(known[row]))) for row in each])
         computed = share * (busy[..., 0] + backward(busy)) + single * least[..., 8:].sum(axis=2)
         exchanged = share * busy[..., 4:6].sum(axis=2) + single * (least[..., 0] + backward(least))
         both = np.maximum(computed + share * waits * sent.sum(axis=2), exchanged)  # messages block computation alone
         fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
         inputs = low_back - split * weights
-        alone = (self.copies == 1)[:, None]  # of a pair of pipelines, no rank waits for all others
-        ends, away = np.where(alone, fill, 0.0) + both, low_sent[..., 1] * waits
+        single_pipeline = (self.copies == 1)[:, None]  # of a pair of pipelines, no rank waits for all others
+        ends, away = np.where(single_pipeline, fill, 0.0) + both, low_sent[..., 1] * waits
         followed = _followed(ends - share * split * busy[..., 2] - away, inputs, low_sent[..., 1])
-        last = np.where(alone, followed, ends)
-        ends = np.where(alone, np.maximum(ends, last + away + split * weights), ends)
+        last = np.where(single_pipeline, followed, ends)
+        ends = np.where(single_pipeline, np.maximum(ends, last + away + split * weights), ends)
         return _PassBounds(ends, last, forward, low_back)
 
     def _timeline(self, row: int, before: float) -> tuple[Floats, Floats, Floats]:
@@ -317,21 +318,21 @@ class _Columns:
         """
         rows, job, shape, name = self.rows, self.job, self.rows.shape[row], self.rows.schedule[row]
         on = schedules.pipeline(name, shape.pp, shape.vpp)
-        beside = job.parallelism.overlap.ep == "microbatch"
-        order, periods = units(name, shape.pp, int(rows.batch[row]), shape.vpp, beside)
-        stages = self.own.shapes.stages(self.tile.kinds, job, shape)
+        overlapped = job.parallelism.overlap.ep == "microbatch"
+        order, periods = units(name, shape.pp, int(rows.batch[row]), shape.vpp, overlapped)
+        stages = self.bounds.shapes.stages(self.tile.kinds, job, shape)
         held, waits = stages.layers @ self.tile.parameters, not rows.away[row]
         forward, backward, weights, inputs, out, back, _, _, more, more_back = (stages.layers @ self.times).T
         none = np.zeros_like(forward)
-        alone = np.stack([forward + more, backward + more_back, inputs + more_back, weights, none])
+        apart_seconds = np.stack([forward + more, backward + more_back, inputs + more_back, weights, none])
         reduce, gather = (rate[row] for rate in self._held_rates)
         gates, gathered = none.copy(), held * gather * weight_bytes(job) * (rows.gather[row] and rows.zero[row] > 0)
         for own in map(list, order.gathered):
-            gates[own] = np.cumsum(gathered[own], axis=0).max(axis=1) - alone[FORWARD, own]
+            gates[own] = np.cumsum(gathered[own], axis=0).max(axis=1) - apart_seconds[FORWARD, own]
         gates += (stages.top @ self.times)[:, 6]
         gates[0] = max(gates[0], before)
         letter, stage = order.kinds[..., 0].T, order.kinds[..., 1].T
-        pair, (first, second), (own, other) = letter[1] == FORWARD, alone[letter, stage], stage
+        pair, (first, second), (own, other) = letter[1] == FORWARD, apart_seconds[letter, stage], stage
         onwards, backwards = stages.sends.T * self._messages()[row]
         sent = np.stack([onwards, backwards, backwards, none, none])[letter, stage]
         apart = waits * sent[0] * (not on.paired)
@@ -350,9 +351,9 @@ class _Columns:
     def _messages(self) -> Floats:
         """Return the seconds of a message between stages, inside a node if a stage does not fill one."""
         split, size = self.job.parallelism, self.tile.message
-        near = self.own.message(size, False)
-        far = self.own.message(size, True) if self.own.cluster.nodes > 1 else near
-        width = int(self.own.cluster.numbering.widths[-1])
+        near = self.bounds.message(size, False)
+        far = self.bounds.message(size, True) if self.bounds.cluster.nodes > 1 else near
+        width = int(self.bounds.cluster.numbering.widths[-1])
         return np.where(split.tp * split.cp * self.rows.dp >= width, far, min(near, far))
 
     def _traffic(self, passes: _PassBounds) -> tuple[Floats, Floats, Floats]:
@@ -361,7 +362,7 @@ class _Columns:
         low, least = pack.low @ self.tile.parameters, pack.least @ self.tile.parameters
         wide, narrow = BYTES[job.training.gradients], weight_bytes(job)
 
-        def beside(part: Floats, rate: Floats) -> Floats:  # on streams of their own: experts and all else
+        def slower(part: Floats, rate: Floats) -> Floats:  # experts and all else have separate streams
             return np.maximum(part[at, :, 0] * rate[:, :1], part[at, :, 1] * rate[:, 1:])
 
         table, kind = np.zeros_like(self.tile.parameters), self.tile.kinds.ends[0][0]
@@ -369,18 +370,18 @@ class _Columns:
         table = pack.low @ table  # read first, and the last to have its gradient
         reduce, gather = self._held_rates
         reduce_one, gather_one = self._rates(table)
-        whole = self._over(self.params, reduce) * wide
+        in_full = self._over(self.params, reduce) * wide
         # of a stage's last layer, whose parameters are read last and ready first
         ends = (pack.top @ self.times[:, 6:8])[at]
-        first = beside(low, reduce) * wide - passes.backward + ends[..., 1]
-        first = np.maximum(first, beside(table, reduce_one) * wide)
+        first = slower(low, reduce) * wide - passes.backward + ends[..., 1]
+        first = np.maximum(first, slower(table, reduce_one) * wide)
         behind = np.where(
-            rows.reduce[:, None], np.where(self.split[:, None], beside(least, reduce) * wide / 2, first), whole
+            rows.reduce[:, None], np.where(self.split[:, None], slower(least, reduce) * wide / 2, first), in_full
         )
         sharded = (rows.zero > 0)[:, None]
         after = np.where(sharded & ~rows.gather[:, None], self._over(self.params, gather) * narrow, 0.0)
-        late = beside(low, gather) * narrow - passes.forward + ends[..., 0]
-        late = np.maximum(late, beside(table, gather_one) * narrow)[:, 0]
+        late = slower(low, gather) * narrow - passes.forward + ends[..., 0]
+        late = np.maximum(late, slower(table, gather_one) * narrow)[:, 0]
         before = np.where((rows.zero > 0) & rows.gather & (self.copies == 1), late, 0.0)
         return np.maximum(behind, 0.0), after, np.maximum(before, 0.0)
 
@@ -395,19 +396,19 @@ class _Columns:
         params: parameters of the largest collective of a shape, by rank and family (shapes, ranks, 2). 0 without a formula.
         """
         split, rows, training = self.job.parallelism, self.rows, self.job.training
-        found = np.zeros((2, len(self.at), 2))
+        rates = np.zeros((2, len(self.at), 2))
         ours = split.algorithms.dp == NCCL and split.zero != 3 and split.optimizer_instances == 1
-        if not ours or self.own.cluster.pools:
-            return found[0], found[1]
+        if not ours or self.bounds.cluster.pools:
+            return rates[0], rates[1]
         known: dict[tuple[object, ...], Floats] = {}
         largest = np.maximum(params.sum(axis=2).max(axis=1), 1.0)[self.at][:, None]
         buckets = [bucket(self.job, copies) for copies in self.held[:, 0].tolist()]
         buckets = np.array(buckets) + self.tile.parameters.max()  # a bucket ends in the layer that fills it
-        whole = np.stack([~rows.reduce | self.split, ~rows.gather], axis=1)
-        largest = np.where(whole, largest, np.minimum(largest, buckets[:, None]))
+        at_once = np.stack([~rows.reduce | self.split, ~rows.gather], axis=1)
+        largest = np.where(at_once, largest, np.minimum(largest, buckets[:, None]))
         powers = np.ceil(np.log2(largest * (BYTES[training.gradients], weight_bytes(self.job)))).astype(int).tolist()
         each = zip(rows.shape, rows.dp.tolist(), rows.zero.tolist(), powers, strict=True)
-        for place, (shape, dp, zero, sizes) in enumerate(each):
+        for row, (shape, dp, zero, sizes) in enumerate(each):
             key = shape.pp, shape.copies, dp, zero > 0, *sizes
             if key not in known:
                 pipeline = schedules.pipeline(shape.order, shape.pp, shape.vpp)
@@ -418,33 +419,33 @@ class _Columns:
                 known[key] = np.array(
                     [
                         [
-                            self.own.rate(mesh, pipeline, op, size) if shape.copies * mesh.dp * mesh.cp > 1 else 0.0
+                            self.bounds.rate(mesh, pipeline, op, size) if shape.copies * mesh.dp * mesh.cp > 1 else 0.0
                             for mesh in meshes
                         ]
                         for op, size in zip(ops, sizes, strict=True)
                     ]
                 )
-            found[:, place] = known[key]
-        return found[0], found[1]
+            rates[:, row] = known[key]
+        return rates[0], rates[1]
 
     @property
     def _shards(self) -> Floats:
         """Number of ranks that share one copy of the optimizer's state (rows, 2)."""
         split = self.job.parallelism
-        whole = np.where((self.rows.zero > 0)[:, None], self.held // split.optimizer_instances, 1)
+        shards = np.where((self.rows.zero > 0)[:, None], self.held // split.optimizer_instances, 1)
         limit = split.fsdp.shard if split.zero == 3 else None
-        return np.maximum(np.minimum(whole, limit) if limit else whole, 1).astype(float)
+        return np.maximum(np.minimum(shards, limit) if limit else shards, 1).astype(float)
 
     def _over(self, part: Floats, rate: Floats) -> Floats:
         """Return the sum over both families of `part` (shapes, ranks, 2), at the rate of each row (rows, 2): (rows, ranks)."""
         return part[self.at, :, 0] * rate[:, :1] + part[self.at, :, 1] * rate[:, 1:]
 
     def _update(self) -> Floats:
-        """Return the seconds of each rank's update (rows, ranks)."""
+        """Return the seconds of each rank's optimizer update (rows, ranks); 0 for `muon`, which has no bound, and `none`."""
         if self.job.training.optimizer in ("none", "muon"):
             return np.zeros((len(self.at), 1))
         pairs = list(zip(self.rows.zero.tolist(), (self.rows.dp * self.copies).tolist(), strict=True))
-        known = {pair: self.own.update(self.job, *pair) for pair in set(pairs)}
+        known = {pair: self.bounds.update(self.job, *pair) for pair in set(pairs)}
         return self._over(self.params, np.array([known[pair] for pair in pairs]))
 
     def any_order(self) -> tuple[Floats, Floats]:
@@ -464,14 +465,14 @@ class _Columns:
         return np.maximum(work, computed - weights) * ROUNDED, memory
 
     def memory(self) -> Floats:
-        """Return the bytes that the fullest rank needs at least (rows,)."""
+        """Return a lower bound of the peak bytes of the rank that needs most (rows,)."""
         flight, single = self._in_flight()
         pack, saved = self.pack, self.tile.saved
-        whole, least, top = pack.busy @ saved, pack.least @ saved, pack.top @ self.tile.temporary
+        busy, least, top = pack.busy @ saved, pack.least @ saved, pack.top @ self.tile.temporary
         chunks = self.copies * np.array([shape.vpp for shape in self.rows.shape])
-        several = np.maximum(whole[self.at], least[self.at] * chunks[:, None] * flight)
+        several = np.maximum(busy[self.at], least[self.at] * chunks[:, None] * flight)
         several = several / self.copies[:, None]  # the copies of a pair need not keep one at a time
-        kept = np.where(single, whole[self.at] * flight + top[self.at], several)
+        kept = np.where(single, busy[self.at] * flight + top[self.at], several)
         return np.asarray((self._state() + kept).max(axis=1) + FRAMEWORK)
 
     def _state(self) -> Floats:
@@ -493,20 +494,20 @@ class _Columns:
         length = self.pack.length[self.at][:, None]
         batch, left = self.rows.batch[:, None], np.clip(length - np.arange(self.pack.busy.shape[1]), 1, None)
         chunks, names = (
-            np.array(own)[:, None] for own in ([shape.vpp for shape in self.rows.shape], self.rows.schedule)
+            np.array(values)[:, None] for values in ([shape.vpp for shape in self.rows.shape], self.rows.schedule)
         )
         plain = np.isin(names, ("1f1b", "zero_bubble", "zb_h2")) & (chunks == 1)
         several = CHUNKS * np.minimum(batch * chunks, 2 * (left - 1) + (chunks - 1) * length + 1) / chunks
         kinds = plain, np.isin(names, ("interleaved", "zero_bubble")) & (chunks > 1), names == "gpipe"
-        found = np.select(kinds, [np.minimum(batch, left), several, batch], 1.0)
+        flight = np.select(kinds, [np.minimum(batch, left), several, batch], 1.0)
         for name, (share, more) in BALANCED.items():  # of fewer than two a rank some are done before others come
             most = CHUNKS * np.minimum(batch / 2, (length + more) * share)
-            found = np.where(names == name, most, found)
-        return np.maximum(found, 1.0), plain
+            flight = np.where(names == name, most, flight)
+        return np.maximum(flight, 1.0), plain
 
 
 def _temporary(layer: Layer) -> float:
-    """Return the bytes that the backward pass of a layer needs beside what it keeps."""
+    """Return the bytes that the backward pass of a layer needs on top of its saved activations."""
     return temporary_bytes(layer, backward=True) + max((rerun.working for rerun in layer.recomputations), default=0.0)
 
 
@@ -518,7 +519,7 @@ def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
 
 
 def _marked_alike(job: Job) -> Job:
-    """Return the job, without recomputation if a stage recomputes only some of its blocks."""
+    """Return the job itself, or if its stages recompute only some of their blocks, the job without recomputation."""
     how = job.training
     some = how.recompute_every or how.recompute_layers
     if how.recompute == "none" or not some:
@@ -530,5 +531,5 @@ def _marked_alike(job: Job) -> Job:
 @lru_cache(maxsize=256)
 def _letters(schedule: str, chunks: int) -> tuple[bool, bool]:
     """Return whether a schedule has separate weight-gradient passes, and whether some backward passes compute both gradients."""
-    found = {action.letter for row in schedules.load(schedule, 2, 4, chunks) for action in row}
-    return bool(found & {"I", "W"}), "B" in found
+    letters = {action.letter for row in schedules.load(schedule, 2, 4, chunks) for action in row}
+    return bool(letters & {"I", "W"}), "B" in letters

@@ -44,7 +44,7 @@ class Remedy(NamedTuple):
     step: float
     """Expected seconds of a step with the changes."""
     memory: float
-    """Bytes of the fullest GPU."""
+    """Peak bytes of the GPU that needs most."""
 
     @property
     def options(self) -> str:
@@ -53,7 +53,7 @@ class Remedy(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """A list of changes, the changed job and the bytes of its fullest GPU."""
+    """A list of changes, the changed job and the peak bytes of the GPU that needs most."""
 
     changes: Values
     job: Job
@@ -69,20 +69,20 @@ def remedies(simulator: Simulator, job: Job, grow: Grow | None = None, most: int
     if search.need > BEYOND * simulator.cluster.gpu.memory:
         return []
     for length, fitting in enumerate(search.lists(), 1):
-        if found := [*filter(None, (search.verified(one, length) for one in fitting))]:
-            return sorted(found, key=lambda one: one.step)[:most]
+        if found := [*filter(None, (search.verified(trial, length) for trial in fitting))]:
+            return sorted(found, key=lambda remedy: remedy.step)[:most]
     return []
 
 
-def advice(found: Sequence[Remedy]) -> str:
-    """Return these lists of changes as text, as options and as keys, one per line; "" without any."""
-    if not found:
+def advice(fitting: Sequence[Remedy]) -> str:
+    """Return lists of changes as text, as options and as keys, one list per line; "" without any."""
+    if not fitting:
         return ""
-    words = "one change" if found[0].length == 1 else f"{found[0].length} changes"
+    words = "one change" if fitting[0].length == 1 else f"{fitting[0].length} changes"
     lines = [f"what fits by {words}, each simulated, the fastest first:"]
-    for one in found:
-        keys = ", ".join(f"{key}: {as_text(value)}" for key, value in one.changes.items())
-        lines.append(f"  {one.options}  ({keys}): {duration(one.step)} a step, {gibibytes(one.memory)}")
+    for remedy in fitting:
+        keys = ", ".join(f"{key}: {as_text(value)}" for key, value in remedy.changes.items())
+        lines.append(f"  {remedy.options}  ({keys}): {duration(remedy.step)} a step, {gibibytes(remedy.memory)}")
     return "\n".join(lines)
 
 
@@ -93,52 +93,53 @@ class _Search:
         self.simulator, self.job, self.grow = simulator, job, grow
         self.nodes = simulator.cluster.nodes
         self.known: dict[str, _Trial | None] = {}
-        self.need = self._memory({})
+        self.need = self._peak_bytes({})
 
     def lists(self) -> Iterator[list[_Trial]]:
         """Yield the lists that fit, by number of changes: the mildest values of each kind, or of kinds together."""
         kinds = smaller(self.job, self.simulator.cluster.gpus_per_node, self.nodes if self.grow else 0)
-        kinds = [[one for one in kind if self._placed(one)] for kind in kinds]
-        fitting = [_passing(kind, lambda one: self._fits(self._trial(one))) for kind in kinds]
+        kinds = [[values for values in kind if self._placed(values)] for kind in kinds]
+        fitting = [_passing(kind, lambda values: self._fits(self._trial(values))) for kind in kinds]
         yield list(filter(None, (self._trial(kind[0]) for kind in fitting if kind)))
-        helping = [_spread(_passing(kind, lambda one: self._memory(one) < self.need)) for kind in kinds]
+        helping = [_spread(_passing(kind, lambda values: self._peak_bytes(values) < self.need)) for kind in kinds]
         for several in range(2, LONGEST + 1):
             groups = (self._mildest(chosen) for chosen in combinations(filter(None, helping), several))
             yield list(filter(None, groups))
 
     def verified(self, trial: _Trial, length: int) -> Remedy | None:
-        """Return a list of `length` changes with what its simulation says, None where that fails."""
+        """Simulate a list of `length` changes. Return it with its step and memory, or None if the simulation fails."""
         nodes = trial.changes.get("cluster.nodes")
         with suppress(ClustersimError):
             simulator = Simulator(self.grow(nodes)) if self.grow and isinstance(nodes, int) else self.simulator
-            found = simulator.outline(trial.job, "auto")
-            return Remedy(trial.changes, length, found["expected_step_time_s"], found["memory"]["peak_bytes"])
+            outline = simulator.outline(trial.job, "auto")
+            return Remedy(trial.changes, length, outline["expected_step_time_s"], outline["memory"]["peak_bytes"])
         return None
 
     def _fits(self, trial: _Trial | None) -> bool:
         return trial is not None and verdict(trial.memory, self.simulator.cluster.gpu.memory) == "likely"
 
     def _mildest(self, kinds: Sequence[list[Values]]) -> _Trial | None:
-        """Return the first list that fits of one change of each kind."""
-        trials = (self._trial({k: v for one in several for k, v in one.items()}) for several in product(*kinds))
+        """Return the first list with one change of each kind that fits; None if none does."""
+        trials = (self._trial({k: v for change in several for k, v in change.items()}) for several in product(*kinds))
         return next(filter(self._fits, trials), None)
 
-    def _memory(self, values: Values) -> float:
+    def _peak_bytes(self, values: Values) -> float:
+        """Return the peak bytes of the GPU that needs most with some changes; infinity if the job cannot run."""
         trial = self._trial(values)
         return trial.memory if trial else math.inf
 
     def _trial(self, values: Values) -> _Trial | None:
-        """Return the job with some changes and the bytes of its fullest GPU, None where it cannot run."""
+        """Return the changed job and the peak bytes of the GPU that needs most; None if it cannot run."""
         if (key := repr(values)) not in self.known:
             self.known[key] = None
             with suppress(ClustersimError):
-                if found := self._placed(values):
-                    memory = max(one.total for one in self.simulator.preparation.peaks(found[1]))
-                    self.known[key] = _Trial(values, found[0], memory)
+                if jobs := self._placed(values):
+                    memory = max(peak.total for peak in self.simulator.preparation.peaks(jobs[1]))
+                    self.known[key] = _Trial(values, jobs[0], memory)
         return self.known[key]
 
     def _placed(self, values: Values) -> tuple[Job, Job] | None:
-        """Return the job with some changes, and the same placed on its number of nodes; None where it cannot be."""
+        """Return (changed job, the same job placed on its number of nodes); None if that is illegal."""
         cluster, nodes = self.simulator.cluster, int(str(values.get("cluster.nodes", self.nodes)))
         with suppress(ClustersimError):
             job = check(self.job.changed(parted(values)[1]))
@@ -148,10 +149,10 @@ class _Search:
 
 def _passing(values: list[Values], test: Callable[[Values], bool]) -> list[Values]:
     """Return the values that pass a test. Numbers of recomputed layers all pass from the first on: more need no more memory."""
-    layers = [one for one in values if "training.recompute_layers" in one]
-    few = [one for one in values if one not in layers and test(one)]
+    layers = [value for value in values if "training.recompute_layers" in value]
+    few = [value for value in values if value not in layers and test(value)]
     passing = (*few, *layers[bisect_left(layers, True, key=test) :])
-    return [one for one in values if one in passing]
+    return [value for value in values if value in passing]
 
 
 def _spread(values: list[Values]) -> list[Values]:

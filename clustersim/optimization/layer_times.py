@@ -37,7 +37,7 @@ class Waited(NamedTuple):
     """A collective at the position where it is waited for."""
 
     collective: Collective
-    beside: tuple[Kernel | Waited, ...]
+    overlapped: tuple[Kernel | Waited, ...]
     """Items that run meanwhile."""
 
 
@@ -105,48 +105,48 @@ class LayerTimes:
         ready = Counter(_kernels(i for op in layer.operators[last:] for i in (*op.backward_input, *op.backward_weight)))
         return LayerSteps(layer, forward, backward, weights, inputs, read, ready, stage.saved(layer))
 
-    def seconds(self, job: Job, one: LayerSteps, hidden: Collection[str] = ()) -> PassSeconds:
+    def seconds(self, job: Job, layer: LayerSteps, hidden: Collection[str] = ()) -> PassSeconds:
         """Return the least seconds of the passes of one layer. hidden: groups whose collectives some overlap may hide."""
-        least = self._least(job, one, hidden)
+        least = self._least(job, layer, hidden)
         forward, backward, weights, inputs, *ends = (
-            math.fsum(n * least[i] for i, n in part.items()) for part in one[1:7]
+            math.fsum(n * least[i] for i, n in part.items()) for part in layer[1:7]
         )
-        unseen = EXCHANGE in hidden
-        apart, exchanged, waits = unseen or job.parallelism.overlap.ep == "microbatch", [0.0, 0.0], [0.0, 0.0]
-        for place, part in enumerate((one.forward, one.backward) if apart else ()):
+        left_out = EXCHANGE in hidden
+        apart, exchanged, waits = left_out or job.parallelism.overlap.ep == "microbatch", [0.0, 0.0], [0.0, 0.0]
+        for index, part in enumerate((layer.forward, layer.backward) if apart else ()):
             for item, n in part.items():
                 if isinstance(item, Waited) and item.collective.group == EXCHANGE:
-                    whole = self._alone_in(job, item.collective)
-                    exchanged[place] += n * whole
-                    if not unseen:
-                        waits[place] += n * max(0.0, whole - math.fsum(least[i] for i in item.beside))
+                    seconds = self._alone_in(job, item.collective)
+                    exchanged[index] += n * seconds
+                    if not left_out:
+                        waits[index] += n * max(0.0, seconds - math.fsum(least[i] for i in item.overlapped))
         return PassSeconds(forward, backward, weights, inputs, *exchanged, *ends, *waits)
 
-    def _least(self, job: Job, one: LayerSteps, hidden: Collection[str]) -> dict[Kernel | Waited, float]:
-        """Return the seconds that each kernel and collective of a layer adds at least.
+    def _least(self, job: Job, layer: LayerSteps, hidden: Collection[str]) -> dict[Kernel | Waited, float]:
+        """Return {item: least seconds that one execution of a layer's kernel or collective adds}.
 
-        Collectives of `hidden` groups add none.
+        A collective adds what its overlapped kernels do not cover, and 0 if its group is in `hidden`.
         """
-        known = self.preparation.seconds(job, one.kernels)
+        known = self.preparation.seconds(job, layer.kernels)
 
         def least(item: Kernel | Waited) -> float:
             if isinstance(item, Kernel):
                 return known[item]
             if item.collective.group in hidden:
                 return 0.0
-            return max(0.0, self._collective(job, item.collective) - math.fsum(map(least, item.beside)))
+            return max(0.0, self._collective(job, item.collective) - math.fsum(map(least, item.overlapped)))
 
-        return {item: least(item) for part in (one.forward, one.backward, one.inputs) for item in part}
+        return {item: least(item) for part in (layer.forward, layer.backward, layer.inputs) for item in part}
 
     def _collective(self, job: Job, call: Collective) -> float:
         """Return the seconds of a collective as `_alone_in`, 0 if exchanges overlap another microbatch."""
-        beside = call.group == EXCHANGE and job.parallelism.overlap.ep == "microbatch"
-        return 0.0 if call.group not in _GROUPS or beside else self._alone_in(job, call)
+        overlapped = call.group == EXCHANGE and job.parallelism.overlap.ep == "microbatch"
+        return 0.0 if call.group not in _GROUPS or overlapped else self._alone_in(job, call)
 
     def _alone_in(self, job: Job, call: Collective) -> float:
         """Return the seconds of a collective on an idle fabric in the fastest of its groups, 0 if there is no bound."""
         kind = _GROUPS[call.group]
-        n, apart = kind.of(job)
+        n, apart = kind.ranks(job)
         algorithm = getattr(job.parallelism.algorithms, kind.algorithm)
         if call.group == COUNTS or call.op in MESSAGES:
             algorithm = NCCL  # counts of rows are gathered, which none of TOKENS does
@@ -159,7 +159,7 @@ class LayerTimes:
         return self._collectives[key]
 
     def _rows(self, n: int, apart: int) -> Sequence[Ints]:
-        """Return the first group of n GPUs, `apart` GPUs from each other, for each layout on nodes (1, n)."""
+        """Return the GPUs (1, n) of the first group of n, `apart` from each other, for each distinct layout on nodes."""
         if (key := (n, apart)) not in self._layouts:
             topology = self.preparation.cluster
             room = topology.gpus // (n * apart) * n * apart
@@ -179,15 +179,15 @@ class LayerTimes:
         family = Family(call.group, rows, group.levels, algorithm, shares=group.shares, router=group.router)
         phases = traffic(topology, family, call.op, carried.phases, carried.latency is None)
         seconds = topology.launch if carried.latency is None else carried.latency
-        for one in phases:
-            seconds += one.latency[0] * (carried.latency is None) + call.size / min(one.bound[0], carried.rate)
+        for phase in phases:
+            seconds += phase.latency[0] * (carried.latency is None) + call.size / min(phase.bound[0], carried.rate)
         return float(seconds)
 
 
 class _GroupKind(NamedTuple):
     """Groups whose collectives are waited for by passes."""
 
-    of: Callable[[Job], tuple[int, int]]
+    ranks: Callable[[Job], tuple[int, int]]
     """Function from a job to (ranks of a group, distance of neighbours)."""
     algorithm: str
     """Field of `parallelism.algorithms`."""
@@ -210,7 +210,7 @@ _GROUPS = {
 
 
 def _kernels(steps: Iterable[OperatorStep]) -> Iterator[Kernel]:
-    return (one for one in steps if isinstance(one, Kernel))
+    return (step for step in steps if isinstance(step, Kernel))
 
 
 def _waited(steps: Steps) -> Iterator[Kernel | Waited]:
@@ -221,14 +221,14 @@ def _waited(steps: Steps) -> Iterator[Kernel | Waited]:
         if isinstance(step, Started):
             started[step.collective.group] = step.collective, []
         elif isinstance(step, Awaited):
-            collective, beside = started.pop(step.group)
-            item = Waited(collective, tuple(beside))
+            collective, overlapped = started.pop(step.group)
+            item = Waited(collective, tuple(overlapped))
         elif isinstance(step, Collective):
-            following = (one for one in steps[place + 1 :] if isinstance(one, Kernel))
+            following = (later for later in steps[place + 1 :] if isinstance(later, Kernel))
             item = Waited(step, tuple(islice(following, step.over)))
         else:
             item = step
         if item is not None:
-            for _, beside in started.values():
-                beside.append(item)
+            for _, overlapped in started.values():
+                overlapped.append(item)
             yield item

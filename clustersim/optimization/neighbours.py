@@ -83,9 +83,9 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
         *_overlaps(job),
     ]
 
-    def runs(one: WhatIf) -> bool:
-        chunks = int(str(one.changes.get(VPP, job.parallelism.vpp)))
-        return all(offered[key].has(value, chunks) for key, value in one.changes.items() if key in offered)
+    def runs(change: WhatIf) -> bool:
+        chunks = int(str(change.changes.get(VPP, job.parallelism.vpp)))
+        return all(offered[key].has(value, chunks) for key, value in change.changes.items() if key in offered)
 
     return [
         *filter(runs, free),
@@ -141,19 +141,19 @@ def _name(changes: Values) -> str:
 
 def _choices(job: Job, key: str, tighter: bool = False) -> list[Values]:
     """Return the other values of a key of `CHOICES`, each with what it requires; with `tighter` those that need less memory."""
-    own, values, training = _value(job, key), CHOICES[key], job.training
-    if (key == SEQUENCE_PARALLEL and job.parallelism.tp == 1) or own == "metered":
+    current, values, training = _value(job, key), CHOICES[key], job.training
+    if (key == SEQUENCE_PARALLEL and job.parallelism.tp == 1) or current == "metered":
         return []
-    first = values.index(own) + 1 if tighter and own in values else 0
+    first = values.index(current) + 1 if tighter and current in values else 0
     more: dict[object, Values] = {(ZERO, 2): {GRAD_REDUCE: True}, (RECOMPUTE, "none"): _cleared(training)}
-    return [{key: value, **more.get((key, value), {})} for value in values[first:] if value != own]
+    return [{key: value, **more.get((key, value), {})} for value in values[first:] if value != current]
 
 
 def _cleared(training: Training) -> Values:
     """Return the values without which a job cannot recompute nothing."""
     names = ("recompute_modules", "recompute_saves", "recompute_layers", "recompute_every")
-    own = {f"training.{name}": getattr(training, name) for name in names}
-    return {key: None if isinstance(value, int) else [] for key, value in own.items() if value}
+    current = {f"training.{name}": getattr(training, name) for name in names}
+    return {key: None if isinstance(value, int) else [] for key, value in current.items() if value}
 
 
 def _degree(job: Job, name: str, times: float) -> Values:
@@ -196,9 +196,9 @@ def _overlaps(job: Job) -> Iterator[WhatIf]:
         TP_OVERLAP: (split.tp > 1, "ring" if split.sequence_parallel else "bulk"),
         EP_OVERLAP: (not list(microbatch_overlap(job)), "microbatch"),
     }
-    own = {key: getattr(split.overlap, key.rpartition(".")[2]) for key in OVERLAPS if use[key][0]}
-    off = {key: use[key][1] for key, value in own.items() if value in (False, "none")}
-    on = {key: "none" if isinstance(value, str) else False for key, value in own.items() if key not in off}
+    current = {key: getattr(split.overlap, key.rpartition(".")[2]) for key in OVERLAPS if use[key][0]}
+    off = {key: use[key][1] for key, value in current.items() if value in (False, "none")}
+    on = {key: "none" if isinstance(value, str) else False for key, value in current.items() if key not in off}
     for changes, word in ((off, "on"), (on, "off")):
         yield from (
             WhatIf(f"overlap of {key.rpartition('.')[2]} {word}", {key: value}) for key, value in changes.items()
@@ -210,7 +210,7 @@ def _overlaps(job: Job) -> Iterator[WhatIf]:
 def _healed(written: Sequence[Any], faults: Sequence[Fault]) -> Iterator[WhatIf]:
     """Yield the file without each of its faults; other faults stay as written."""
     for i, fault in enumerate(faults):
-        rest = [one for place, one in enumerate(written) if place != i]
+        rest = [other for index, other in enumerate(written) if index != i]
         yield WhatIf(f"healed: {said(fault)}", {"faults": rest})
 
 
@@ -277,7 +277,7 @@ def _wider(types: Mapping[str, Node], rates: Sequence[float], changes: dict[str,
 
 
 def _slot(key: str, node: Node, rate: float) -> dict[str, object] | None:
-    """Return the changes of a node for NICs with twice a rate; None if no slot carries that. key: of the node."""
+    """Return {key: value} of a node's PCIe slots that carry NICs of twice `rate` bytes/s; {} if none is needed, else None."""
     nics = node.nics
     if nics is None or nics.attach == "integrated":
         return {}

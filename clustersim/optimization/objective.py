@@ -45,21 +45,21 @@ def objective(name: str, target: float | None = None) -> Objective:
     """Return the objective `name`, one of `OBJECTIVES`. target: tokens/s that `gpus` must reach. Raises InputError for unknown
     names or targets."""
     check(name)
-    asked, speed = option("--objective gpus", "goal='gpus'"), option("--target", "target=")
+    goal, speed = option("--objective gpus", "goal='gpus'"), option("--target", "target=")
     if name == "gpus":
         if target is None or not 0 < target < math.inf:
-            raise InputError(f"{asked}: needs a speed to reach; add {speed}, in tokens/s above 0")
+            raise InputError(f"{goal}: needs a speed to reach; add {speed}, in tokens/s above 0")
         return Objective(name, lambda _, load, step: np.where(load.tokens / step >= target, load.gpus, math.inf))
     if target is not None:
-        raise InputError(f"{speed}: is the speed that the fewest GPUs must reach; add {asked}, or leave it out")
+        raise InputError(f"{speed}: is the speed that the fewest GPUs must reach; add {goal}, or leave it out")
     return Objective(name, partial(_per_token, name))
 
 
 def check(name: str) -> None:
     """Raise InputError unless `name` is one of `OBJECTIVES`."""
     if name not in OBJECTIVES:
-        asked = option(f"--objective {name}", f"goal={name!r}")
-        raise InputError(f"{asked}: is not an objective; use {', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}")
+        goal = option(f"--objective {name}", f"goal={name!r}")
+        raise InputError(f"{goal}: is not an objective; use {', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}")
 
 
 def priced(name: str, *clusters: SweepCluster) -> None:
@@ -68,9 +68,9 @@ def priced(name: str, *clusters: SweepCluster) -> None:
         "rent": f"{option('--price', 'price=')}, in USD per GPU-hour",
         "owned": f"the price of its node by {option('--costs FILE', 'costs=FILE')}",
     }
-    if name in remedy and clusters and all(getattr(one.rates, name) is None for one in clusters):
-        asked, gpu = option(f"--objective {name}", f"goal={name!r}"), clusters[0].simulator.cluster.gpu.name
-        raise InputError(f"{asked}: the price of {gpu} is unknown; add {remedy[name]}")
+    if name in remedy and clusters and all(getattr(cluster.rates, name) is None for cluster in clusters):
+        goal, gpu = option(f"--objective {name}", f"goal={name!r}"), clusters[0].simulator.cluster.gpu.name
+        raise InputError(f"{goal}: the price of {gpu} is unknown; add {remedy[name]}")
 
 
 def _per_token(name: str, cluster: SweepCluster, load: Load, step: Floats) -> Floats:

@@ -45,7 +45,7 @@ TOO_LARGE = "does not fit"
 SearchProgress = Callable[[int, int, float | None], None]
 """Callback: number of simulated points, number that could be better, largest possible gain (None: no result yet)."""
 FREE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero"))
-"""Keys whose legal values are all tried unless the user sets them; `answer.wider` and `space.beside` add others."""
+"""Keys whose legal values are all tried unless the user sets them; `answer.wider` and `space.open_overlaps` add others."""
 LARGEST = 16
 """Multiple of a micro-batch above which larger ones are no faster."""
 SPREAD = 0.98
@@ -60,9 +60,9 @@ PLAYED = 6
 """Number of candidates simulated by bound, before one is simulated by expected value."""
 
 
-def free(given: Collection[str]) -> list[str]:
-    """Return the keys whose legal values are all tried. given: keys that have values."""
-    return [key for key in FREE if key not in given]
+def free(fixed_keys: Collection[str]) -> list[str]:
+    """Return the keys whose legal values are all tried. fixed_keys: keys that have values."""
+    return [key for key in FREE if key not in fixed_keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,29 +167,29 @@ def search(
     """
     space = points if isinstance(points, CandidateSpace) else CandidateSpace(case, points)
     out = Refused(space.out.counts.copy(), dict(space.out.examples))
-    found = _CandidateSearch(
+    state = _CandidateSearch(
         space, wanted, Answers(top, space.chosen), out, shared or SharedWork(), resized=shared is not None
     )
     ended = False
-    with limits.stop.ended_by_interrupt(lambda: found.answers.found):
+    with limits.stop.ended_by_interrupt(lambda: state.answers.ranked):
         with uncollected():
-            found.begin()
-        ended = found.explore(show, limits)
-    best = found.answers.best()
-    return found.result(best, ended)
+            state.begin()
+        ended = state.explore(show, limits)
+    best = state.answers.best()
+    return state.result(best, ended)
 
 
 def by_memory(space: CandidateSpace) -> Iterator[tuple[float, Point]]:
     """Yield (least bytes, candidate) of a space, the smallest first."""
-    found: list[tuple[float, int, _Tile, int]] = []
-    own = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), SharedWork())
+    candidates: list[tuple[float, int, _Tile, int]] = []
+    state = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), SharedWork())
     for number, rows in enumerate(space.tiles):
         tile = _Tile(rows, space.families[0], each=rows.rows)
         with suppress(InputError):
-            layers = own.estimator(tile).tile(rows.job)
-            least = own.estimator(tile).memory(layers, columns(tile.each))
-            found += [(memory, number, tile, row) for row, memory in enumerate(least.tolist())]
-    for memory, _, tile, row in sorted(found, key=lambda one: one[:2]):
+            layers = state.estimator(tile).tile(rows.job)
+            least = state.estimator(tile).memory(layers, columns(tile.each))
+            candidates += [(memory, number, tile, row) for row, memory in enumerate(least.tolist())]
+    for memory, _, tile, row in sorted(candidates, key=lambda entry: entry[:2]):
         yield memory, tile.rows.point(*tile.each[row])[1]
 
 
@@ -214,22 +214,22 @@ class Sizes(NamedTuple):
 
 def sizes(space: CandidateSpace, shared: SharedWork) -> Sizes:
     """Return the sizes of a space with any number of replicas, whose candidates have one chunk per rank."""
-    own = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), shared, resized=True)
+    state = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), shared, resized=True)
     hidden = EXPERTS if EP_OVERLAP in space.inner else ()
     each: list[SizedSplit] = []
     parts: list[Floats] = []
     for family in space.families:
         for _, variants in sorted(family.tiles.items()):
             known, tiles = len(each), [_Tile(rows, family) for rows in variants]
-            own.layers(tiles)
+            state.layers(tiles)
             for tile in tiles:
                 with suppress(InputError):
-                    rows, seconds, fits = own.any_order(tile, hidden)
-                    each += [one for (one, _), fit in zip(rows, fits.tolist(), strict=True) if fit]
+                    rows, seconds, fits = state.any_order(tile, hidden)
+                    each += [sized for (sized, _), fit in zip(rows, fits.tolist(), strict=True) if fit]
                     parts.append(np.array([*tile.rows.load(rows), seconds])[:, fits])
             if len(each) == known:  # larger microbatches need no less memory
                 break
-    places = np.array([(one.split.place, one.dp, one.changes[NODES]) for one in each], int).reshape(-1, 3).T
+    places = np.array([(sized.split.place, sized.dp, sized.changes[NODES]) for sized in each], int).reshape(-1, 3).T
     *load, seconds = np.concatenate([np.zeros((4, 0)), *parts], axis=1)
     return Sizes(places, Load(*load), seconds)
 
@@ -272,14 +272,14 @@ class _Tile:
 
     def kinds(self) -> list[_Tile]:
         """Return the tile's rows, divided by kind."""
-        found: dict[tuple[object, ...], list[int]] = {}
-        for row, place in enumerate(self.order):
-            order = self.each[place][1]
+        rows_by_kind: dict[tuple[object, ...], list[int]] = {}
+        for row, index in enumerate(self.order):
+            order = self.each[index][1]
             kind = order.schedule, order.vpp > 1, order.experts, self.rows.job.parallelism.overlap.tp
-            found.setdefault(kind, []).append(row)
+            rows_by_kind.setdefault(kind, []).append(row)
         return [
             replace(self, values=self.values[rows], order=[self.order[row] for row in rows], kind=kind)
-            for kind, rows in found.items()
+            for kind, rows in rows_by_kind.items()
         ]
 
 
@@ -324,12 +324,12 @@ class _CandidateSearch:
                 self.out.add("illegal", str(error), tile.rows.count)
 
     def layers(self, tiles: Sequence[_Tile]) -> None:
-        """Create the layers of tiles, and forecast their kernels together; illegal tiles have none."""
+        """Create the layers of tiles that have none yet, and forecast their kernels together; illegal tiles keep None."""
         fresh = [tile for tile in tiles if tile.rows.layers is None]
         for tile in fresh:
             tile.rows.layers = self._layers(tile)
-        for own in {id(e): e for e in map(self.estimator, fresh)}.values():
-            own.learn([tile.rows.layers for tile in fresh if tile.rows.layers and self.estimator(tile) is own])
+        for bounds in {id(e): e for e in map(self.estimator, fresh)}.values():
+            bounds.learn([tile.rows.layers for tile in fresh if tile.rows.layers and self.estimator(tile) is bounds])
 
     def any_order(self, tile: _Tile, hidden: Hidden) -> tuple[list[tuple[SizedSplit, Order]], Floats, Mask]:
         """Return the sizes of a tile with one order, bounds of their steps in any order, and whether they may fit into memory.
@@ -337,7 +337,7 @@ class _CandidateSearch:
         hidden: as in `Estimator.seconds`. Raises InputError if all are illegal.
         """
         rows, simulator = tile.rows, tile.rows.cluster.simulator
-        each = [(one, one.orders[rows.experts].rows[0]) for one in rows.splits if rows.experts in one.orders]
+        each = [(sized, sized.orders[rows.experts].rows[0]) for sized in rows.splits if rows.experts in sized.orders]
         layers = rows.layers or self.estimator(tile).tile(rows.job)  # raises what is wrong
         seconds, memory = self.estimator(tile).any_order(layers, columns(each), hidden)
         return each, seconds, memory <= simulator.preparation.fullest * simulator.cluster.memory
@@ -403,7 +403,7 @@ class _CandidateSearch:
         return item
 
     def _pop(self) -> _Item | None:
-        """Return the open item with the least bound; None if none is left that may be among the best."""
+        """Remove and return the open item with the least bound that may be among the best; None if none is left."""
         while self.heap:
             item = heappop(self.heap)
             if item.number in self.taken:
@@ -413,6 +413,7 @@ class _CandidateSearch:
         return None
 
     def _may_win(self, item: _Item) -> bool:
+        """Return whether the lower bound is finite and not above the worst of the best answers so far."""
         return item.value <= self.answers.worst and item.value[0] < math.inf
 
     def _refine(self, item: _Item) -> list[_Item | None]:
@@ -431,12 +432,12 @@ class _CandidateSearch:
         values = self._values(tile, each, self.estimator(tile).seconds(tile.rows.layers, columns(each), in_order=True))
         values = np.maximum(values, tile.values[rows])
         self._learn(tile, False, float((values[:, 1] / tile.values[rows][:, 1]).mean()))
-        found: list[_Item | None] = [
+        refined_items: list[_Item | None] = [
             self._push((first, second), tile.point(row)[0], tile, row, refined=True)
             for row, (first, second) in zip(rows, values.tolist(), strict=True)
             if (first, second) <= worst
         ]
-        return [*found, rest]
+        return [*refined_items, rest]
 
     def _fits(self, tile: _Tile, row: int) -> bool:
         """Return whether a row fits into memory, as in a simulation; count it if it does not."""
@@ -453,13 +454,13 @@ class _CandidateSearch:
         return self.fits[memory]
 
     def _expected(self, item: _Item) -> tuple[float, int]:
-        """Return the expected value, if a candidate exceeds its bound as much as others of its kind."""
+        """Return a sort key: (bound times the mean ratio of simulated value to bound of its kind, number of the item)."""
         return item.value[0] * math.prod(
             self._ratio(item.tile, refined) for refined in {item.refined, True}
         ), item.number
 
     def _ratio(self, tile: _Tile, refined: bool) -> float:
-        """Return the mean ratio of a kind of candidate, that of all kinds for one without simulations."""
+        """Return the mean recorded ratio of the tile's kind; of all kinds if it has none, and 1 if there is none at all."""
         total, count = self.ratios.get((refined, tile.kind)) or self.ratios.get((refined, ()), (1.0, 1))
         return total / count
 
@@ -484,8 +485,8 @@ class _CandidateSearch:
         while larger and not self._may_fit(tile, larger[0] / micro_batch):
             self.out.add(TOO_LARGE, count=sum(other.count for other in tile.family.tiles[larger.pop(0)]))
         if larger:
-            variants = [one for size in larger for one in tile.family.tiles[size]]
-            hidden = tuple(dict.fromkeys(group for one in variants for group in self._may_hide(tile.rows, one)))
+            variants = [variant for size in larger for variant in tile.family.tiles[size]]
+            hidden = tuple(dict.fromkeys(group for variant in variants for group in self._may_hide(tile.rows, variant)))
             least = self._hidden(tile, layers, hidden, self._faster(tile, hidden))
             self._push(least, place, _Tile(tile.family.tiles[larger[0]][0], tile.family, least))
 
@@ -503,7 +504,7 @@ class _CandidateSearch:
         return first, second
 
     def _may_fit(self, tile: _Tile, times: float) -> bool:
-        """Return whether any row may fit into memory at `times` its micro-batch."""
+        """Return whether any row of a tile may fit into memory with `times` the micro-batch."""
         assert tile.rows.layers is not None
         simulator = tile.rows.cluster.simulator
         least = self.estimator(tile).memory(tile.rows.layers, columns(tile.each), times)
@@ -527,8 +528,8 @@ class _CandidateSearch:
         self._dive()
         while self.heap:
             late = limits.stop.due or self.played >= limits.simulations
-            found = self.answers.found
-            if (late and not limits.needed) or (found and (late or (self.gap or 0.0) < limits.gap)):
+            answered = self.answers.ranked
+            if (late and not limits.needed) or (answered and (late or (self.gap or 0.0) < limits.gap)):
                 return False
             show(self.simulated, len(self.heap), self.gap)
             tiles: list[_Item] = []
@@ -564,13 +565,13 @@ class _CandidateSearch:
             if not self._may_win(item):
                 continue
             self.taken.add(item.number)
-            if self.answers.found and not item.refined:
+            if self.answers.ranked and not item.refined:
                 more, left = self._refine(item), left - 1
             else:  # the first answer need not have the best bound
                 more = [] if item.refined else [self._push_row(item.tile, item.row + 1)]
                 self._try(item)
-            for one in filter(None, more):
-                heappush(rows, (self._expected(one), one))
+            for opened in filter(None, more):
+                heappush(rows, (self._expected(opened), opened))
 
     @property
     def gap(self) -> float | None:
@@ -599,7 +600,7 @@ class _CandidateSearch:
                 self.out.add(found["status"], found["reason"])
         if order.others:
             self._bound(
-                _Tile(tile.rows, tile.family, item.value, each=[(split, one) for one in order.others]), more=False
+                _Tile(tile.rows, tile.family, item.value, each=[(split, other) for other in order.others]), more=False
             )
 
     def _simulated(self, point: Point) -> Row:
@@ -609,15 +610,15 @@ class _CandidateSearch:
         self.played += len(self.shared.rows) > known
         return row
 
-    def _add(self, item: _Item, place: PlaceInSpace, point: Point, found: Row) -> None:
+    def _add(self, item: _Item, place: PlaceInSpace, point: Point, result: Row) -> None:
         """Add the result of a simulation."""
         self.simulated += 1
         split, _ = item.tile.each[item.tile.order[item.row]]
-        load = Load(float(found["global_batch"] * found["seq"]), float(split.gpus), float(split.dp))
-        value = self.wanted.value(item.tile.rows.cluster, load, found["step_time_s"])
+        load = Load(float(result["global_batch"] * result["seq"]), float(split.gpus), float(split.dp))
+        value = self.wanted.value(item.tile.rows.cluster, load, result["step_time_s"])
         if item.refined:
             self._learn(item.tile, True, value[1] / item.value[1])
-        self.known[_step(point)] = best = Best(value, place, point, found)
+        self.known[_step(point)] = best = Best(value, place, point, result)
         if value[0] < math.inf:
             self.answers.add(best)
 
@@ -643,8 +644,10 @@ class _CandidateSearch:
             rows = range(item.row, item.row + 1 if item.refined else len(tile.order))
             return sum(1 + len(tile.each[tile.order[row]][1].others) for row in rows if tile.value(row) <= worst)
         size = tile.rows.job.training.micro_batch
-        larger = [one for key in several if key >= size for one in several[key]]  # pushed after the first of this size
-        return sum(one.count for one in larger) if tile.rows is several[size][0] else tile.rows.count
+        larger = [
+            other for key in several if key >= size for other in several[key]
+        ]  # pushed after the first of its size
+        return sum(other.count for other in larger) if tile.rows is several[size][0] else tile.rows.count
 
 
 def _kind(simulator: Simulator) -> str:

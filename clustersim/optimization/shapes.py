@@ -38,19 +38,19 @@ class LayerKinds(NamedTuple):
     """Kinds of the layers before the blocks, and of those with the loss."""
 
     @classmethod
-    def of(cls, layers: Layers, whole: Stage) -> LayerKinds:
-        """Return the kinds of a model's layers. whole: all layers as one stage."""
-        row = [layer for layer, count in whole.layers for _ in range(count)]
+    def of_model(cls, layers: Layers, stage: Stage) -> LayerKinds:
+        """Return the kinds of a model's layers. stage: all layers as one stage."""
+        row = [layer for layer, count in stage.layers for _ in range(count)]
         kinds: dict[int, int] = {}
-        found: list[Layer] = []
+        distinct: list[Layer] = []
         for layer in row:
             if id(layer) not in kinds:
-                kinds[id(layer)] = len(found)
-                found.append(layer)
+                kinds[id(layer)] = len(distinct)
+                distinct.append(layer)
         at = [kinds[id(layer)] for layer in row]
         blocks = len(layers.blocks) + bool(layers.encoder)
         entry = layers.encoder or -1
-        return cls(tuple(found), tuple(at[1 : 1 + blocks]), entry, ((at[0],), tuple(at[1 + blocks :])))
+        return cls(tuple(distinct), tuple(at[1 : 1 + blocks]), entry, ((at[0],), tuple(at[1 + blocks :])))
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -94,7 +94,7 @@ class SplitShapes:
     """Matrices of pipelines, each created once."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], tuple[Floats, ...]] = {}
+        self._matrices_of: dict[tuple[object, ...], tuple[Floats, ...]] = {}
         self._packs: dict[tuple[object, ...], Pack] = {}
         self._stages: dict[tuple[object, ...], StageLayers] = {}
 
@@ -109,18 +109,18 @@ class SplitShapes:
         places: dict[SplitShape, int] = {}
         at = np.array([places.setdefault(shape, len(places)) for shape in shapes])
         key = _key(kinds, job)
-        if (whole := (key, tuple(places))) not in self._packs:
-            self._packs[whole] = self._packed(kinds, job, list(places), key)
-        return self._packs[whole], at
+        if (pack_key := (key, tuple(places))) not in self._packs:
+            self._packs[pack_key] = self._packed(kinds, job, list(places), key)
+        return self._packs[pack_key], at
 
     def _packed(self, kinds: LayerKinds, job: Job, shapes: Sequence[SplitShape], key: tuple[object, ...]) -> Pack:
         longest = max(shape.pp for shape in shapes)
         columns: list[list[Floats]] = [[] for _ in range(6)]
         for shape in shapes:
-            if (own := (key, shape)) not in self._made:
-                self._made[own] = _matrices(self.stages(kinds, job, shape), shape)
-            for column, made in zip(columns, self._made[own], strict=True):
-                column.append(np.pad(made, ((0, longest - shape.pp), (0, 0))))
+            if (shape_key := (key, shape)) not in self._matrices_of:
+                self._matrices_of[shape_key] = _matrices(self.stages(kinds, job, shape), shape)
+            for column, matrix in zip(columns, self._matrices_of[shape_key], strict=True):
+                column.append(np.pad(matrix, ((0, longest - shape.pp), (0, 0))))
         length = np.array([shape.pp for shape in shapes])
         copies = np.array([shape.copies for shape in shapes])
         ranks = np.arange(longest)[None] < length[:, None]
@@ -145,9 +145,9 @@ def _stage_layers(kinds: LayerKinds, job: Job, shape: SplitShape) -> StageLayers
     for stage, portion in enumerate(cut):
         end = first + portion.blocks
         blocks = kinds.blocks[first + (0 <= kinds.entry < first) : end + (0 <= kinds.entry < end)]
-        own = [*(before if portion.embedding else ()), *blocks, *(loss if portion.loss else ())]
-        tops[stage, own[-1]] = 1.0
-        stages[stage] = np.bincount(own, minlength=count)
+        kinds_of_stage = [*(before if portion.embedding else ()), *blocks, *(loss if portion.loss else ())]
+        tops[stage, kinds_of_stage[-1]] = 1.0
+        stages[stage] = np.bincount(kinds_of_stage, minlength=count)
         first = end
     sends = np.ones((len(cut), 2)) if shape.pp > 1 else np.zeros((len(cut), 2))
     sends[-1, 0] = sends[0, 1] = 0.0
@@ -159,9 +159,9 @@ def _stage_layers(kinds: LayerKinds, job: Job, shape: SplitShape) -> StageLayers
 def _matrices(stages: StageLayers, shape: SplitShape) -> tuple[Floats, ...]:
     """Return the columns of `Pack` for one pipeline, up to `low_sent`."""
     pipeline = schedules.pipeline(shape.order, shape.pp, shape.vpp)
-    own_stages = [list(pipeline.rank_stages(rank)) for rank in range(shape.pp)]
-    lowest = [own[0] for own in own_stages]
-    least = np.array([stages.layers[own].min(axis=0) for own in own_stages])
-    busy = np.array([stages.layers[own].sum(axis=0) for own in own_stages])
-    sent = np.array([stages.sends[own].sum(axis=0) for own in own_stages])
+    rank_stages = [list(pipeline.rank_stages(rank)) for rank in range(shape.pp)]
+    lowest = [numbers[0] for numbers in rank_stages]
+    least = np.array([stages.layers[numbers].min(axis=0) for numbers in rank_stages])
+    busy = np.array([stages.layers[numbers].sum(axis=0) for numbers in rank_stages])
+    sent = np.array([stages.sends[numbers].sum(axis=0) for numbers in rank_stages])
     return busy, stages.layers[lowest], least, stages.top[lowest], sent, stages.sends[lowest]

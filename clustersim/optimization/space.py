@@ -59,8 +59,8 @@ SHARED: Mapping[str, type] = {
 }
 """{key that can be changed in a job without rebuilding it: type of its values}"""
 UNSHARED = "no number of replicas shares the batch"
-_Below = tuple[PlaceInSpace, Point]
-"""A point with further keys, and the index of their values."""
+_Filled = tuple[PlaceInSpace, Point]
+"""(index of the value of each further key, point with these keys)"""
 
 
 class Split(NamedTuple):
@@ -127,24 +127,24 @@ class TileRows:
     @cached_property
     def count(self) -> int:
         """Number of candidates."""
-        return sum(one.orders[self.experts].candidates for one in self.splits if self.experts in one.orders)
+        return sum(sized.orders[self.experts].candidates for sized in self.splits if self.experts in sized.orders)
 
     @cached_property
     def rows(self) -> list[tuple[SizedSplit, Order]]:
         """Candidates with the least bounds among those that differ only in traffic."""
-        several = ((one, one.orders[self.experts].rows) for one in self.splits if self.experts in one.orders)
-        return [(one, order) for one, orders in several for order in orders]
+        several = ((sized, sized.orders[self.experts].rows) for sized in self.splits if self.experts in sized.orders)
+        return [(sized, order) for sized, orders in several for order in orders]
 
-    def point(self, one: SizedSplit, order: Order) -> tuple[PlaceInSpace, Point]:
+    def point(self, sized: SizedSplit, order: Order) -> tuple[PlaceInSpace, Point]:
         """Return (index, point) of a candidate."""
-        place = (one.split.place, *self.path, *order.path)
-        return place, arranged({**one.split.point, **self.changes, **order.point, **one.changes})
+        index = (sized.split.place, *self.path, *order.path)
+        return index, arranged({**sized.split.point, **self.changes, **order.point, **sized.changes})
 
     def load(self, rows: Sequence[tuple[SizedSplit, Order]]) -> Load:
         """Return the load of candidates, as columns."""
-        replicas = np.array([one.dp for one, _ in rows], float)
-        batch = np.array([one.batch for one, _ in rows], float) * replicas
-        gpus = np.array([one.gpus for one, _ in rows], float)
+        replicas = np.array([sized.dp for sized, _ in rows], float)
+        batch = np.array([sized.batch for sized, _ in rows], float) * replicas
+        gpus = np.array([sized.gpus for sized, _ in rows], float)
         return Load(self.job.training.seq * self.job.training.micro_batch * batch, gpus, replicas)
 
 
@@ -169,8 +169,8 @@ class CandidateFamily:
 @lru_cache(maxsize=4096)
 def shape_of(schedule: str, pp: int, vpp: int) -> SplitShape:
     """Return the pipeline shape of a schedule."""
-    found = pipeline(schedule, pp, vpp)
-    return SplitShape(pp, vpp, schedule if found.folded or found.copies > 1 else "1f1b", found.copies)
+    order = pipeline(schedule, pp, vpp)
+    return SplitShape(pp, vpp, schedule if order.folded or order.copies > 1 else "1f1b", order.copies)
 
 
 class CandidateSpace:
@@ -179,7 +179,7 @@ class CandidateSpace:
     def __init__(
         self,
         case: SweepInputs,
-        asked: SweepSpace | Sequence[Point],
+        requested: SweepSpace | Sequence[Point],
         resized: bool = False,
         sizes: Mapping[int, Collection[int]] | None = None,
     ) -> None:
@@ -187,13 +187,13 @@ class CandidateSpace:
 
         sizes: {index of a split: its numbers of replicas} that are candidates; None for all.
         """
-        self.case, self.asked, self.resized, self.only = case, asked, resized, sizes
+        self.case, self.requested, self.resized, self.only = case, requested, resized, sizes
         self.chosen: tuple[str, ...] = ()
-        """Keys of overlap that nobody gives: each split has the values that suit it best."""
+        """Keys of overlap that the user does not set: each split has the values that suit it best."""
         auto: tuple[str, ...] = ()
-        if isinstance(asked, SweepSpace):
-            self.chosen = beside(case, asked)
-            auto = (*asked.auto, *self.chosen)
+        if isinstance(requested, SweepSpace):
+            self.chosen = open_overlaps(case, requested)
+            auto = (*requested.auto, *self.chosen)
         self.values = LegalValues(case, (*auto, DP) if resized else auto)
         self.orders = tuple(key for key in ORDERS if key in auto)
         self.traffic = tuple(key for key in TRAFFIC_KEYS if key in auto)
@@ -201,10 +201,10 @@ class CandidateSpace:
         self.inner = (*self.variants, *self.orders, *self.traffic)
         self.outer = in_order([key for key in auto if key not in self.inner])
         self._orders: dict[tuple[object, ...], dict[str, Orders]] = {}
-        self._traffic: dict[tuple[object, ...], list[_Below]] = {}
+        self._traffic: dict[tuple[object, ...], list[_Filled]] = {}
         self._sizes: dict[tuple[int, object], list[SizedSplit]] = {}
-        self._known: dict[tuple[object, ...], list[_Below]] = {}
-        self._experts: dict[tuple[object, ...], list[_Below]] = {}
+        self._known: dict[tuple[object, ...], list[_Filled]] = {}
+        self._experts: dict[tuple[object, ...], list[_Filled]] = {}
         self.out = Refused()
         self._illegal: list[Point] = []
         self._jobs: dict[tuple[object, ...], Job] = {}
@@ -228,31 +228,31 @@ class CandidateSpace:
         """Number of candidates."""
         return sum(tile.count for tile in self.tiles) + sum(self.out.counts.values())
 
-    def whole(self, split: Split) -> Point:
+    def completed(self, split: Split) -> Point:
         """Return a split with the first legal value of each open key."""
         keys = [key for key in self.inner if key not in split.point]
-        return arranged(next(self.below(split.point, keys), ((), split.point))[1])
+        return arranged(next(self.fill(split.point, keys), ((), split.point))[1])
 
     def _listed(self) -> Iterator[Split]:
         """Yield the splits, and the combinations of given values without a split."""
-        if not isinstance(self.asked, SweepSpace):
-            yield from (Split(place, point) for place, point in enumerate(self.asked))
+        if not isinstance(self.requested, SweepSpace):
+            yield from (Split(place, point) for place, point in enumerate(self.requested))
             return
-        points: Iterator[Point] = iter(self.asked.space())
+        points: Iterator[Point] = iter(self.requested.space())
         for key in self.outer:
             points = self.values.filled(points, key)
         yield from (Split(place, point) for place, point in enumerate(points, 1))
 
     def _unused(self) -> list[Split]:
         """Return the combinations of given values without a candidate, completed by the workload's values, for the reason."""
-        if not isinstance(self.asked, SweepSpace):
+        if not isinstance(self.requested, SweepSpace):
             return []
-        found = [own.split.point for tile in self.tiles for own in tile.splits]
-        more = without(self.asked, found + self._illegal)
+        points = [sized.split.point for tile in self.tiles for sized in tile.splits]
+        more = without(self.requested, points + self._illegal)
         return [Split(len(self.splits) + place, point) for place, point in enumerate(more, 1)]
 
-    def below(self, point: Point, keys: Sequence[str], path: PlaceInSpace = ()) -> Iterator[tuple[PlaceInSpace, Point]]:
-        """Yield a point with all legal values of keys; a point without a possible cluster is unchanged."""
+    def fill(self, point: Point, keys: Sequence[str], path: PlaceInSpace = ()) -> Iterator[_Filled]:
+        """Yield (indices of the values, point) for all legal values of `keys`; a point without a possible cluster as it is."""
         values: Sequence[object] | None = None
         if keys:
             with suppress(InputError):
@@ -261,85 +261,86 @@ class CandidateSpace:
             yield path, point
             return
         for place, value in enumerate(values):
-            yield from self.below({**point, keys[0]: value}, keys[1:], (*path, place))
+            yield from self.fill({**point, keys[0]: value}, keys[1:], (*path, place))
 
     def _legal(self, point: Point, key: str) -> Sequence[object]:
-        """Return the legal values of a key; if the user did not set it, only those that differ in effect."""
-        found = self.values.of(point, key)
-        if key not in self.chosen or len(found) < 2:
-            return found
-        seen = PointValues(self.case, self.values.base, point, frozenset())
-        pp, dp = seen.whole(KEYS["pp"]), seen(DP)
-        several = dp > 1 if isinstance(dp, int) and self.resized else seen.cluster.gpus >= 2 * seen.lanes
-        replicas = several or seen.whole(KEYS["cp"]) > 1
+        """Return the legal values of `key` at `point`; a key that only the search added gets one value if it has no effect there.
+
+        Raises InputError if the point has no possible cluster.
+        """
+        legal = self.values.of(point, key)
+        if key not in self.chosen or len(legal) < 2:
+            return legal
+        values = PointValues(self.case, self.values.base, point, frozenset())
+        pp, dp = values.whole(KEYS["pp"]), values(DP)
+        several = dp > 1 if isinstance(dp, int) and self.resized else values.cluster.gpus >= 2 * values.lanes
+        replicas = several or values.whole(KEYS["cp"]) > 1
         differ = pp > 1 if key == P2P else pp > 1 or replicas if key in TRAFFIC_KEYS else True
-        return found if differ else found[:1]
+        return legal if differ else legal[:1]
 
     def _refused(self, point: Point) -> str:
         """Return why a point has no candidate."""
         try:
-            return _said(self.case.cluster(point), self.case.job(point))
+            return _reason(self.case.cluster(point), self.case.job(point))
         except InputError as error:
             return str(error)
 
     def _families(self) -> list[CandidateFamily]:
-        """Return all candidates, grouped by what their layers depend on."""
+        """Return all candidates, grouped by the keys that their layers depend on."""
         closed = (*self.orders, *self.traffic)
-        for split in self.splits if self.only is None else (one for one in self.splits if one.place in self.only):
-            own = {key: value for key, value in split.point.items() if type(value) is SHARED.get(key)}
-            base = tuple((key, str(value)) for key, value in split.point.items() if key not in own)
-            for path, point in self.below(split.point, self.variants):
+        for split in self.splits if self.only is None else (split for split in self.splits if split.place in self.only):
+            changes = {key: value for key, value in split.point.items() if type(value) is SHARED.get(key)}
+            base = tuple((key, str(value)) for key, value in split.point.items() if key not in changes)
+            for path, point in self.fill(split.point, self.variants):
                 try:
-                    self._add(split, path, point, own, base)
+                    self._add(split, path, point, changes, base)
                 except InputError as error:
                     self._illegal.append(point)
-                    self.out.add(
-                        "illegal", str(error), 1 if self.resized else sum(1 for _ in self.below(point, closed))
-                    )
+                    self.out.add("illegal", str(error), 1 if self.resized else sum(1 for _ in self.fill(point, closed)))
         return list(self._found.values())
 
     def _add(
-        self, split: Split, path: PlaceInSpace, point: Point, own: Point, base: tuple[tuple[str, str], ...]
+        self, split: Split, path: PlaceInSpace, point: Point, changeable: Point, base: tuple[tuple[str, str], ...]
     ) -> None:
         """Add a split with one variant to the tile of its layers. Raises InputError if it is illegal.
 
-        own, base: keys of the split that a job can change without rebuilding, and all others as text.
+        changeable, base: keys of the split that a job can change without rebuilding, and all others as text.
         """
         variant = {key: point[key] for key in self.variants if key in point}
-        own = {**own, **{key: value for key, value in variant.items() if key in SHARED}}
+        changeable = {**changeable, **{key: value for key, value in variant.items() if key in SHARED}}
         base = (*base, *((key, str(value)) for key, value in variant.items() if key not in SHARED))
         if base not in self._jobs:  # one that is legal stands for all that have its layers
-            ranks = base, tuple(own.get(key) for key in (PP, EP, EXPERT_TP))
+            ranks = base, tuple(changeable.get(key) for key in (PP, EP, EXPERT_TP))
             if self.resized and ranks in self._refusals:  # whatever its micro-batch
                 raise self._refusals[ranks]
             try:
-                self._jobs[base] = self.case.job(self.whole(Split(split.place, point)))
+                self._jobs[base] = self.case.job(self.completed(Split(split.place, point)))
             except InputError as error:
                 self._refusals[ranks] = error
                 raise
         job, cluster = self._jobs[base], self.case.cluster(point)
-        sizes = self._sized(split, point, job, own, cluster)
-        size = int(str(own.get(MICRO_BATCH, job.training.micro_batch)))
-        zero = own.get(ZERO, job.parallelism.zero) == 3
-        layers = tuple((key, own.get(key)) for key in (EP, EXPERT_TP, TP_OVERLAP, EP_OVERLAP))
+        sizes = self._sized(split, point, job, changeable, cluster)
+        size = int(str(changeable.get(MICRO_BATCH, job.training.micro_batch)))
+        zero = changeable.get(ZERO, job.parallelism.zero) == 3
+        layers = tuple((key, changeable.get(key)) for key in (EP, EXPERT_TP, TP_OVERLAP, EP_OVERLAP))
         for experts in dict.fromkeys(chain.from_iterable(sized.orders for sized in sizes)):
             key = base, layers, zero, size, experts
             if key not in self._made:
                 changes = {name: point[name] for name in self.variants}
-                placed = job.changed({**own, DP: sizes[0].dp, EP_OVERLAP: experts})
+                placed = job.changed({**changeable, DP: sizes[0].dp, EP_OVERLAP: experts})
                 self._made[key] = TileRows(placed, cluster, path, changes, [], experts)
-                others = tuple(one for one in base if one[0] not in self.variants)
-                fixed = tuple(one for one in layers if one[0] not in self.variants)
+                others = tuple(item for item in base if item[0] not in self.variants)
+                fixed = tuple(item for item in layers if item[0] not in self.variants)
                 family = self._found.setdefault((others, fixed, zero), CandidateFamily({}))
                 family.tiles.setdefault(size, []).append(self._made[key])
             self._made[key].splits += sizes
 
-    def _sized(self, split: Split, point: Point, job: Job, own: Point, cluster: SweepCluster) -> list[SizedSplit]:
-        """Return a split with its replicas, or with each possible number. Raises InputError if there is none."""
-        place = (split.place, own.get(RECOMPUTE, job.training.recompute) if EP_OVERLAP in self.orders else "")
+    def _sized(self, split: Split, point: Point, job: Job, changes: Point, cluster: SweepCluster) -> list[SizedSplit]:
+        """Return a split with its largest number of replicas, or if `resized` with each. Raises InputError if none is legal."""
+        place = (split.place, changes.get(RECOMPUTE, job.training.recompute) if EP_OVERLAP in self.orders else "")
         if place in self._sizes:
             return self._sizes[place]
-        changed, topology = job.changed(own), cluster.simulator.cluster
+        changed, topology = job.changed(changes), cluster.simulator.cluster
         p, training = changed.parallelism, changed.training
         share, least = training.global_batch // training.micro_batch, least_dp(p, p.ep)
         fitting = [d for d in divisors(share) if d * p.lanes <= topology.gpus and d % least == 0]
@@ -348,82 +349,83 @@ class CandidateSpace:
         elif self.resized:
             of_node = topology.gpus // topology.nodes
             inside = sum(d * p.lanes <= of_node for d in fitting)
-            whole = [d for d in fitting[inside:] if d * p.lanes % of_node == 0]
-            fitting = fitting[max(inside - 1, 0) : inside] + whole
+            full_nodes = [d for d in fitting[inside:] if d * p.lanes % of_node == 0]
+            fitting = fitting[max(inside - 1, 0) : inside] + full_nodes
         if self.only is not None:
             fitting = [d for d in fitting if d in self.only[split.place]]
         if training.global_batch % training.micro_batch:
             fitting = []
-        found: list[SizedSplit] = []
+        sized: list[SizedSplit] = []
         for dp in fitting if self.resized else fitting[-1:]:
             gpus = p.lanes * dp
             filled: Point = {NODES: -(-gpus // (topology.gpus // topology.nodes))} if self.resized else {}
             at = {**point, DP: dp} if self.resized else point
             orders = self._orders_of(at, changed, dp, share // dp, gpus if self.resized else topology.gpus)
-            found += [SizedSplit(split, p.pp, dp, share // dp, gpus, orders, filled)] if orders else []
-        if not found:
-            raise InputError(UNSHARED if self.resized else _said(cluster, self.case.job(self.whole(split))))
-        self._sizes[place] = found
-        return found
+            sized += [SizedSplit(split, p.pp, dp, share // dp, gpus, orders, filled)] if orders else []
+        if not sized:
+            raise InputError(UNSHARED if self.resized else _reason(cluster, self.case.job(self.completed(split))))
+        self._sizes[place] = sized
+        return sized
 
     def _orders_of(self, point: Point, job: Job, dp: int, batch: int, gpus: int) -> Mapping[str, Orders]:
-        own = job.parallelism
-        spare = gpus >= 2 * own.lanes or own.cp > 1
-        given = tuple((key, str(point[key])) for key in (*ORDERS, *TRAFFIC_KEYS, FRAMEWORK) if key in point)
-        same = own.pp, own.tp > 1, own.cp > 1, batch, dp > 1, spare, given
-        experts = (own.ep > 1, own.etp > 1, job.training.recompute) if EP_OVERLAP in self.orders else ()
+        """Return {overlap of expert exchanges: orders} of a split. batch: microbatches per replica. gpus: those it may use."""
+        degrees = job.parallelism
+        spare = gpus >= 2 * degrees.lanes or degrees.cp > 1
+        fixed = tuple((key, str(point[key])) for key in (*ORDERS, *TRAFFIC_KEYS, FRAMEWORK) if key in point)
+        same = degrees.pp, degrees.tp > 1, degrees.cp > 1, batch, dp > 1, spare, fixed
+        experts = (degrees.ep > 1, degrees.etp > 1, job.training.recompute) if EP_OVERLAP in self.orders else ()
         if (key := (*same, experts)) not in self._orders:
-            found: dict[str, list[Order]] = {}
+            by_overlap: dict[str, list[Order]] = {}
             for order in self._open(point, job, same, experts):
-                found.setdefault(order.experts, []).append(order)
+                by_overlap.setdefault(order.experts, []).append(order)
             self._orders[key] = {
-                kind: Orders(rows, sum(1 + len(one.others) for one in rows)) for kind, rows in found.items()
+                kind: Orders(rows, sum(1 + len(order.others) for order in rows)) for kind, rows in by_overlap.items()
             }
         return self._orders[key]
 
-    def _schedules(self, point: Point, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[_Below]:
+    def _schedules(self, point: Point, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[_Filled]:
         """Yield the legal values of zero, schedule and chunks, each with those of the overlap of expert exchanges."""
         keys = [key for key in self.orders if key != EP_OVERLAP]
         if same not in self._known:
-            self._known[same] = list(self.below({k: v for k, v in point.items() if k != RECOMPUTE}, keys))
-        for path, whole in self._known[same]:
-            own = {key: whole[key] for key in keys if key in whole}
+            self._known[same] = list(self.fill({k: v for k, v in point.items() if k != RECOMPUTE}, keys))
+        for path, filled in self._known[same]:
+            values = {key: filled[key] for key in keys if key in filled}
             if not experts:
-                yield path, own
+                yield path, values
                 continue
-            key = *same[:3], *experts, *own.items()
+            key = *same[:3], *experts, *values.items()
             if key not in self._experts:
-                self._experts[key] = list(self.below({**point, **own}, (EP_OVERLAP,)))
-            for more, found in self._experts[key]:
-                yield (*path, *more), {**own, EP_OVERLAP: found[EP_OVERLAP]}
+                self._experts[key] = list(self.fill({**point, **values}, (EP_OVERLAP,)))
+            for more, extended in self._experts[key]:
+                yield (*path, *more), {**values, EP_OVERLAP: extended[EP_OVERLAP]}
 
     def _open(self, point: Point, job: Job, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[Order]:
         """Yield the legal values of all open keys of a split. same, experts: cache keys of what these depend on."""
         split = job.parallelism
-        for path, own in self._schedules(point, same, experts):
-            zero, chunks = int(str(own.get(ZERO, split.zero))), int(str(own.get(VPP, split.vpp)))
-            schedule, kind = str(own.get(SCHEDULE, split.schedule)), str(own.get(EP_OVERLAP, split.overlap.ep))
+        for path, values in self._schedules(point, same, experts):
+            zero, vpp = int(str(values.get(ZERO, split.zero))), int(str(values.get(VPP, split.vpp)))
+            schedule, kind = str(values.get(SCHEDULE, split.schedule)), str(values.get(EP_OVERLAP, split.overlap.ep))
             batch = int(str(same[3]))
-            if misfit(schedule, split.pp, batch, chunks) or batch * split.pp * chunks > MAX_PASSES:
+            if misfit(schedule, split.pp, batch, vpp) or batch * split.pp * vpp > MAX_PASSES:
                 continue
-            whole = {**point, **own}
-            key = (same[0], *same[5:], zero, chunks)
+            filled = {**point, **values}
+            key = (same[0], *same[5:], zero, vpp)
             if key not in self._traffic:
-                self._traffic[key] = list(self.below(whole, self.traffic))
+                self._traffic[key] = list(self.fill(filled, self.traffic))
             orders = []
-            for more, found in self._traffic[key]:
-                traffic = {key: found[key] for key in self.traffic if key in found}
+            for more, extended in self._traffic[key]:
+                traffic = {key: extended[key] for key in self.traffic if key in extended}
                 reduce, gather, away = (
                     bool(traffic.get(key, getattr(split.overlap, key.rpartition(".")[2]))) for key in TRAFFIC_KEYS
                 )
-                orders.append(Order((*path, *more), own | traffic, zero, schedule, chunks, kind, reduce, gather, away))
+                orders.append(Order((*path, *more), values | traffic, zero, schedule, vpp, kind, reduce, gather, away))
             for gather in dict.fromkeys(order.gather for order in orders):
                 some = [order for order in orders if order.gather == gather]
-                most = max(some, key=lambda one: one.reduce + one.away)
-                yield most._replace(others=tuple(one for one in some if one is not most))
+                most = max(some, key=lambda order: order.reduce + order.away)
+                yield most._replace(others=tuple(order for order in some if order is not most))
 
 
-def _said(cluster: SweepCluster, job: Job) -> str:
+def _reason(cluster: SweepCluster, job: Job) -> str:
     """Return why a job cannot be placed on a cluster."""
     try:
         cluster.simulator.placed(job)
@@ -432,10 +434,10 @@ def _said(cluster: SweepCluster, job: Job) -> str:
     return UNSHARED
 
 
-def beside(case: SweepInputs, asked: SweepSpace) -> tuple[str, ...]:
+def open_overlaps(case: SweepInputs, requested: SweepSpace) -> tuple[str, ...]:
     """Return the overlap keys that the user does not set and the workload's framework offers."""
-    given = {*asked.axes, *asked.fixed, *asked.auto}
-    framework = scalar(FRAMEWORK, asked.fixed.get(FRAMEWORK, case.base.training.framework))
-    keys = [key for key in OVERLAPS if key not in given and (not framework or key in offers(framework))]
-    experts = case.base.model.experts or "model.experts" in given
+    fixed_keys = {*requested.axes, *requested.fixed, *requested.auto}
+    framework = scalar(FRAMEWORK, requested.fixed.get(FRAMEWORK, case.base.training.framework))
+    keys = [key for key in OVERLAPS if key not in fixed_keys and (not framework or key in offers(framework))]
+    experts = case.base.model.experts or "model.experts" in fixed_keys
     return tuple(key for key in keys if experts or key != EP_OVERLAP)

@@ -34,7 +34,7 @@ class Units(NamedTuple):
     columns: Ints
     """Rank, kind, messages that the two passes wait for, and messages that they give (6, units)."""
     kinds: Ints
-    """Letter and stage of the two passes of each kind; the second of a single pass is a gate (kinds, 2, 2)."""
+    """(letter, stage) of the two passes of each kind; the second of a single pass is a gate (kinds, 2, 2)."""
     closing: Ints
     """Last unit with gradients of the weights of each stage (stages,)."""
     returning: Ints
@@ -56,7 +56,7 @@ class UnitSeconds(NamedTuple):
     """Least seconds of the first pass."""
     second: Floats
     """Least seconds of the second pass, from its own message on."""
-    whole: Floats
+    together: Floats
     """Least seconds of both passes together."""
     sent: Floats
     """Seconds of the messages that the passes send (2, kinds)."""
@@ -68,70 +68,71 @@ class UnitSeconds(NamedTuple):
     """Whether the second pass ends last."""
 
 
-def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: bool) -> tuple[Units, int]:
+def units(schedule: str, ranks: int, microbatches: int, chunks: int, overlapped: bool) -> tuple[Units, int]:
     """Return the units of a schedule without the periods that only repeat, and the number of these periods.
 
-    beside: whether each backward pass overlaps the forward pass right after it.
+    overlapped: whether each backward pass overlaps the forward pass right after it.
     """
     on = schedules.pipeline(schedule, ranks, chunks)
     period = on.copies if on.folded or chunks == 1 else (*schedules.group(schedule), ranks)[0]
     least = schedules.peak_microbatches(schedule, ranks, microbatches, chunks) + 2 * (LOOKBACK + 1) * period
     periods = max(0, (microbatches - least) // period)
-    return all_units(schedule, ranks, microbatches - periods * period, chunks, beside, periods and period), periods
+    return all_units(schedule, ranks, microbatches - periods * period, chunks, overlapped, periods and period), periods
 
 
 @lru_cache(maxsize=512)
-def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: bool, period: int = 0) -> Units:
+def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, overlapped: bool, period: int = 0) -> Units:
     """Return all units of a schedule. period: number of microbatches after which the order repeats, 0 if it need not."""
     rows, on = schedules.load(schedule, ranks, microbatches, chunks), schedules.pipeline(schedule, ranks, chunks)
     stages = on.stages * on.copies
     steps = (on.previous_stage, on.next_stage)
-    sources = [[-1 if (one := step(stage)) is None else one for stage in range(stages)] for step in steps]
+    sources = [[-1 if (source := step(stage)) is None else source for stage in range(stages)] for step in steps]
     unread = 1 + stages + 2 * stages * microbatches  # a message that no unit waits for
     kinds: dict[tuple[int, ...], int] = {}
 
     def message(stage: int, back: bool, microbatch: int) -> int:
+        """Return the number of the message that a pass of a stage sends."""
         return 1 + stages + 2 * (stage * microbatches + microbatch) + back
 
     waiting: list[list[tuple[int, ...]]] = []
     forwards: list[dict[int, list[int]]] = [{} for _ in rows]  # places of the forward passes of each stage
     for row, opened in zip(rows, forwards, strict=True):
-        own = list[tuple[int, ...]]()
-        waiting.append(own)
-        for unit in action_units(row, on.paired or beside):
-            kind, awaited, given = [GATE, 0, GATE, 0], [0, 0], [unread, unread]  # of both passes
+        queue = list[tuple[int, ...]]()
+        waiting.append(queue)
+        for unit in action_units(row, on.paired or overlapped):
+            kind, awaited, sends = [GATE, 0, GATE, 0], [0, 0], [unread, unread]  # of both passes
             for place, (stage, letter, microbatch) in enumerate(unit):
                 kind[2 * place : 2 * place + 2] = "FBIW".index(letter), stage
                 if letter == "F" and stage not in opened:
-                    own.append((kinds.setdefault((GATE, stage, GATE, 0), len(kinds)), 1 + stage, 0, unread, unread))
+                    queue.append((kinds.setdefault((GATE, stage, GATE, 0), len(kinds)), 1 + stage, 0, unread, unread))
                 if letter == "F":
-                    opened.setdefault(stage, []).append(len(own))
+                    opened.setdefault(stage, []).append(len(queue))
                 if letter != "W":
                     back = letter != "F"
                     source = sources[back][stage]
                     awaited[place] = 0 if source < 0 else message(source, back, microbatch)
-                    given[place] = message(stage, back, microbatch)
-            own.append((kinds.setdefault(tuple(kind), len(kinds)), *awaited, *given))
+                    sends[place] = message(stage, back, microbatch)
+            queue.append((kinds.setdefault(tuple(kind), len(kinds)), *awaited, *sends))
     sent, places = bytearray([1] * (1 + stages) + [0] * (unread - stages)), [0] * ranks
-    found, numbers = list[tuple[int, ...]](), [list[int]() for _ in rows]
-    while any(place < len(own) for place, own in zip(places, waiting, strict=True)):
-        for rank, own in enumerate(waiting):
-            while places[rank] < len(own) and sent[own[places[rank]][1]] and sent[own[places[rank]][2]]:
-                numbers[rank].append(len(found))
-                found.append((rank, *own[places[rank]]))
-                sent[found[-1][4]] = sent[found[-1][5]] = 1
+    placed, numbers = list[tuple[int, ...]](), [list[int]() for _ in rows]
+    while any(place < len(queue) for place, queue in zip(places, waiting, strict=True)):
+        for rank, queue in enumerate(waiting):
+            while places[rank] < len(queue) and sent[queue[places[rank]][1]] and sent[queue[places[rank]][2]]:
+                numbers[rank].append(len(placed))
+                placed.append((rank, *queue[places[rank]]))
+                sent[placed[-1][4]] = sent[placed[-1][5]] = 1
                 places[rank] += 1
-    columns = np.array(found, np.int32).T
+    columns = np.array(placed, np.int32).T
     each = np.array(list(kinds), np.int32).reshape(-1, 2, 2)
     letter, stage = each[columns[1], 0].T
     closing, returning = np.zeros(stages, int), np.zeros(ranks, int)
-    for last, of, letters in ((closing, stage, (BACKWARD, WEIGHTS)), (returning, columns[0], (BACKWARD, INPUTS))):
+    for last, owners, letters in ((closing, stage, (BACKWARD, WEIGHTS)), (returning, columns[0], (BACKWARD, INPUTS))):
         some = np.flatnonzero(np.isin(letter, letters))
-        last[of[some]] = some
-    gathered = tuple(tuple(dict.fromkeys(one.stage for one in row[::-1] if one.letter == "F"))[::-1] for row in rows)
+        last[owners[some]] = some
+    gathered = tuple(tuple(dict.fromkeys(item.stage for item in row[::-1] if item.letter == "F"))[::-1] for row in rows)
     recent = np.zeros((0, 2), int)
     for number, opened in zip(numbers, forwards, strict=True) if period else ():
-        first = min(opened.values(), key=lambda own: own[-1])  # the first stage that has no more forward passes
+        first = min(opened.values(), key=lambda indices: indices[-1])  # the first stage that has no more forward passes
         end, begin = first[-1] + 1, first[-1 - period // on.copies] + 1
         some = np.arange(end - LOOKBACK * (end - begin), end)
         recent = np.concatenate([recent, np.array(number)[np.stack([some, some - (end - begin)], axis=1)]])
@@ -147,25 +148,25 @@ def earliest(
     gates: time before which the first forward pass of each stage cannot start (stages,). paired: whether both passes of a unit
     start and end together. periods: number of periods that are left out, before the units whose times are of interest.
     """
-    first, second, whole, (sent, sent_second), held, pair, late = (part.tolist() for part in seconds)
+    first, second, together, (sent, sent_second), held, pair, late = (part.tolist() for part in seconds)
     arrived, free = [0.0, *gates.tolist()], [0.0] * len(order.returning)
     arrived += [0.0] * (order.messages - len(arrived))
     begins, starts, ends = list[float](), list[float](), list[float]()
-    for rank, kind, awaited, awaited_second, given, given_second in zip(*order.columns.tolist(), strict=True):
+    for rank, kind, awaited, awaited_second, sent_first, sent_last in zip(*order.columns.tolist(), strict=True):
         begin = max(free[rank], arrived[awaited])
-        end = own = begin + first[kind]
+        end = first_end = begin + first[kind]
         start = max(begin, arrived[awaited_second])
         if pair[kind]:
             if paired:
                 begin = start
-            end = max(begin + whole[kind], start + second[kind])
-            own = end if paired else own
-            arrived[given_second] = (end if late[kind] else start + second[kind]) + sent_second[kind]
-        arrived[given] = own + sent[kind]
+            end = max(begin + together[kind], start + second[kind])
+            first_end = end if paired else first_end
+            arrived[sent_last] = (end if late[kind] else start + second[kind]) + sent_second[kind]
+        arrived[sent_first] = first_end + sent[kind]
         free[rank] = end + held[kind]
         begins.append(begin)
         starts.append(start)
-        ends.append(own)
+        ends.append(first_end)
     last, before = order.recent
     times = np.array([begins, starts])
     more = periods * float((times[:, last] - times[:, before]).min()) if periods else 0.0

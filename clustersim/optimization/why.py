@@ -45,22 +45,22 @@ def why(best: Row, other: Row, goal: str = "soonest") -> str:
     return f"{longer / step - 1:+.1%} a token: {text}"
 
 
-def _parts(row: Row, whole: float) -> dict[str, float]:
-    """Return the minimized quantity `whole` divided over the parts of a step."""
+def _parts(row: Row, amount: float) -> dict[str, float]:
+    """Return {part of a step: its share of `amount`}; `amount` is seconds, USD or kWh of the whole step."""
     return {
-        name.partition(" (")[0]: row.get(f"{part}_s", 0.0) / row["step_time_s"] * whole for part, name in NAMES.items()
+        name.partition(" (")[0]: row.get(f"{part}_s", 0.0) / row["step_time_s"] * amount for part, name in NAMES.items()
     }
 
 
-def _shared(row: Row, whole: float) -> dict[str, float]:
-    """Return the quantity of all GPUs divided over the parts of a step and GPUs without a rank."""
+def _shared(row: Row, amount: float) -> dict[str, float]:
+    """Return {part of a step, or `idle GPUs` for those without a rank: its share of `amount`}, USD or kWh of the cluster."""
     used = row["ranks"] / row["gpus"]
-    return {**_parts(row, whole * used), "idle GPUs": whole * (1 - used)}
+    return {**_parts(row, amount * used), "idle GPUs": amount * (1 - used)}
 
 
 def _difference(best: Mapping[str, float], other: Mapping[str, float], said: Callable[[float], str]) -> str:
     """Return the largest parts with more and with less in `other`, which make up most of the difference."""
-    more = {part: other[part] - own for part, own in best.items()}
+    more = {part: other[part] - seconds for part, seconds in best.items()}
     order = sorted(more, key=lambda part: -abs(more[part]))
     rests = (abs(sum(more[part] for part in order[count:])) for count in range(len(order)))
     enough = next((count for count, rest in enumerate(rests) if rest <= REST * abs(sum(more.values()))), len(order))
@@ -73,10 +73,10 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
-def same(one: Best) -> str:
+def same(best: Best) -> str:
     """Return in words the other values with which a step is equally good; "" for none."""
-    rows = (named(point) for point in one.same)
+    rows = (named(point) for point in best.same)
     others = (
-        ", ".join(f"{name} {row[name]}" for name in row if str(row[name]) != str(one.row.get(name))) for row in rows
+        ", ".join(f"{name} {row[name]}" for name in row if str(row[name]) != str(best.row.get(name))) for row in rows
     )
-    return f"the same with {' or with '.join(filter(None, others))}" if one.same else ""
+    return f"the same with {' or with '.join(filter(None, others))}" if best.same else ""

@@ -100,14 +100,14 @@ class TrainingPlan:
     @property
     def amounts(self) -> dict[str, Floats]:
         """Quantities that a request limits or minimizes, by name; GPUs of all nodes but spares; nan without a known price."""
-        own = {"gpus": self.row["gpus"]}
-        return {name: np.array(own.get(name) or getattr(self, name), float) for name in ("nodes", *MINIMIZED.values())}
+        row = {"gpus": self.row["gpus"]}
+        return {name: np.array(row.get(name) or getattr(self, name), float) for name in ("nodes", *MINIMIZED.values())}
 
 
 class _Sized(NamedTuple):
     """Candidates on all numbers of nodes."""
 
-    asked: SweepSpace
+    requested: SweepSpace
     """Space of all candidates, on the largest number of nodes."""
     splits: CandidateSpace
     """Splits of the space with each number of replicas, in one order."""
@@ -119,7 +119,7 @@ class _Sized(NamedTuple):
 class _PlanSearch:
     """State of the search for a plan on clusters of one kind."""
 
-    asked: PlanRequest
+    request: PlanRequest
     """Tokens and limits of the plan."""
     kind: Point
     """Overrides that make the kind of cluster."""
@@ -138,18 +138,18 @@ class _PlanSearch:
 
     def best(self) -> TrainingPlan | None:
         """Return the best plan so far that meets all limits, or None."""
-        chosen = min(self.plans.values(), key=lambda one: self.asked.rank(one.amounts), default=None)
-        if chosen is None or self.asked.misses(chosen.amounts):
+        chosen = min(self.plans.values(), key=lambda plan: self.request.rank(plan.amounts), default=None)
+        if chosen is None or self.request.misses(chosen.amounts):
             return None
-        gap = max(chosen.gap or 0.0, 1 - self.bound / self.cost(self.asked))
+        gap = max(chosen.gap or 0.0, 1 - self.bound / self.cost(self.request))
         early = self.stop.due or gap > NEAR
         return replace(
             chosen, tried=self.tried, screened=self.space.splits.points, gap=max(0.0, gap) if early else None
         )
 
-    def cost(self, asked: PlanRequest) -> float:
+    def cost(self, request: PlanRequest) -> float:
         """Return the smallest minimized quantity of the plans so far that meet the limits of a request; infinite without one."""
-        return min((float(asked.costs(one.amounts)) for one in self.plans.values()), default=math.inf)
+        return min((float(request.costs(plan.amounts)) for plan in self.plans.values()), default=math.inf)
 
     @property
     def ended(self) -> bool:
@@ -167,7 +167,7 @@ class Planner:
     """Simulated steps, and lower bounds of layers by kind of node."""
     spaces: dict[tuple[object, ...], _Sized | None] = field(default_factory=dict)
     """Candidates on all numbers of nodes, by kind of cluster and batches."""
-    found: dict[tuple[object, ...], SearchResult | None] = field(default_factory=dict)
+    searches: dict[tuple[object, ...], SearchResult | None] = field(default_factory=dict)
     """Searches by kind of cluster, nodes and limits."""
     levels: dict[str, float] = field(default_factory=dict)
     """Expected over simulated seconds of a step, by kind of cluster."""
@@ -180,31 +180,31 @@ class Planner:
     stop: Stop = NEVER
     """Time limit and Ctrl-C, which end searches early with the best plan so far."""
 
-    def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
+    def first(self, request: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
         """Return the plan of the first of several lists of clusters that has one, as `plan` finds it.
 
         Later lists are searched one by one only if a search of all lists together has a plan.
         """
-        if found := self.plan(asked, *kinds[0]):
-            return found
-        later = kinds[1:] if len(kinds) > 1 and self.plan(asked, *chain(*kinds)) else ()
-        return next(filter(None, (self.plan(asked, *some) for some in later)), None)
+        if plan := self.plan(request, *kinds[0]):
+            return plan
+        later = kinds[1:] if len(kinds) > 1 and self.plan(request, *chain(*kinds)) else ()
+        return next(filter(None, (self.plan(request, *some) for some in later)), None)
 
-    def several(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> Iterator[TrainingPlan]:
+    def several(self, request: PlanRequest, kinds: Sequence[Sequence[Point]]) -> Iterator[TrainingPlan]:
         """Yield the plan of `first`, and with `asked.front` those of all objectives and of sizes between them.
 
         The sizes are powers of two times the smallest: on each the soonest plan, which is also the cheapest on its nodes.
         """
-        found = self.first(asked, kinds)
-        yield from filter(None, [found])
-        if found and asked.front:
-            best = [*filter(None, (self.first(replace(asked, objective=goal), kinds) for goal in MINIMIZED))]
+        first_plan = self.first(request, kinds)
+        yield from filter(None, [first_plan])
+        if first_plan and request.front:
+            best = [*filter(None, (self.first(replace(request, objective=goal), kinds) for goal in MINIMIZED))]
             yield from best
-            least, most = (choose([found, *best], key=lambda one: one.nodes).nodes for choose in (min, max))
+            least, most = (choose([first_plan, *best], key=lambda plan: plan.nodes).nodes for choose in (min, max))
             sizes = (least << power for power in range(1, math.ceil(math.log2(most / least))))
-            yield from filter(None, (self.first(replace(asked, nodes=n, objective="soonest"), kinds) for n in sizes))
+            yield from filter(None, (self.first(replace(request, nodes=n, objective="soonest"), kinds) for n in sizes))
 
-    def plan(self, asked: PlanRequest, *kinds: Point) -> TrainingPlan | None:
+    def plan(self, request: PlanRequest, *kinds: Point) -> TrainingPlan | None:
         """Return the best plan on clusters of one kind, within `NEAR`; None if no plan meets all limits.
 
         kinds: the kind of cluster, once per batch.
@@ -216,77 +216,77 @@ class Planner:
         if space is None:
             return None
         node = self.clusters(kind)
-        if asked.goal == "rent" and node.rates.rent is None:
-            asked = replace(asked, objective="gpus")
-        limits = f" within {asked.said}" if asked.said else ", without a limit"
-        sought = f"the {BEST[asked.goal]} plan on {node.simulator.cluster.gpu.name}{limits}"
+        if request.goal == "rent" and node.rates.rent is None:
+            request = replace(request, objective="gpus")
+        limits = f" within {request.said}" if request.said else ", without a limit"
+        sought = f"the {BEST[request.goal]} plan on {node.simulator.cluster.gpu.name}{limits}"
 
         def show(_: int, left: int, gap: float | None) -> None:
             self.show(sought, len(self.shared.rows), left)
 
-        state = _PlanSearch(asked, kind, space, show, self.stop)
+        state = _PlanSearch(request, kind, space, show, self.stop)
         with self.stop.ended_by_interrupt(state.best):
-            for one in (asked, *map(asked.relaxed, ([name] for name in asked.given))):
-                self._refine(one, state)  # refinement may bring a plan beyond a limit within it
+            for attempt in (request, *map(request.relaxed, ([name] for name in request.given))):
+                self._refine(attempt, state)  # refinement may bring a plan beyond a limit within it
                 if state.best():
                     break
         return state.best()
 
-    def _refine(self, asked: PlanRequest, state: _PlanSearch) -> None:
-        """Add the plans on the numbers of nodes that may be the best. asked: the request, or one with fewer limits.
+    def _refine(self, request: PlanRequest, state: _PlanSearch) -> None:
+        """Add the plans on the numbers of nodes that may be the best. request: with all limits, or with fewer of them.
 
         The shortest sizes on each number of nodes are tried first, with all orders. Where none may be better than the best plan,
         its nodes get the full search of `optimize`, after which only sizes with smaller bounds remain.
         """
         plans, refined, sizes = state.plans, set[int](), state.space.sizes
         cluster, level = self.clusters(state.kind), self.level(state)
-        bounds = self._wanted(asked, state.kind, level).minimized(cluster, sizes.load, sizes.seconds)
+        bounds = self._wanted(request, state.kind, level).minimized(cluster, sizes.load, sizes.seconds)
         order, closed, count = np.lexsort((bounds, sizes.ranks // EACH)), np.zeros(len(bounds), bool), FIRST
         while not state.ended:
-            most = min(state.cost(asked) * (1 - NEAR), math.nextafter(math.inf, 0))
+            most = min(state.cost(request) * (1 - NEAR), math.nextafter(math.inf, 0))
             open_ = order[(~closed & (bounds <= most) & ~np.isin(sizes.places[2], [*refined]))[order]]
-            if asked is state.asked:
+            if request is state.request:
                 state.bound = float(min(state.unproven, bounds[open_].min(initial=math.inf)))
             if len(open_):
-                wanted = self._wanted(asked, state.kind, level, most)
+                wanted = self._wanted(request, state.kind, level, most)
                 limits = PROBED._replace(stop=self.stop, needed=not plans)
-                found = self._among(state, open_[:count], wanted, limits)
-                state.tried += found.simulated
-                if not found.best or (found.gap or 0.0) <= NEAR:
-                    state.unproven = min(state.unproven, found.least)
+                result = self._among(state, open_[:count], wanted, limits)
+                state.tried += result.simulated
+                if not result.best or (result.gap or 0.0) <= NEAR:
+                    state.unproven = min(state.unproven, result.least)
                     closed[open_[:count]] = True
                     count *= MORE
-                for one in found.best:
-                    nodes = int(str(one.point[NODES]))
-                    plans[nodes] = self.of(asked, one.point, nodes, one.row)
+                for plan in result.best:
+                    nodes = int(str(plan.point[NODES]))
+                    plans[nodes] = self.as_plan(request, plan.point, nodes, plan.row)
             else:
-                best = min(plans.values(), key=lambda one: asked.rank(one.amounts), default=None)
+                best = min(plans.values(), key=lambda plan: request.rank(plan.amounts), default=None)
                 if best is None or best.nodes in refined:
                     return
-                refined |= self._on(asked, state, best)
+                refined |= self._on(request, state, best)
 
-    def _among(self, state: _PlanSearch, places: Ints, wanted: Objective, limits: Limits) -> SearchResult:
+    def _among(self, state: _PlanSearch, indices: Ints, wanted: Objective, limits: Limits) -> SearchResult:
         """Return the best candidate among some sizes, with all orders."""
         only: dict[int, set[int]] = {}
-        for split, replicas, _ in state.space.sizes.places[:, places].T.tolist():
+        for split, replicas, _ in state.space.sizes.places[:, indices].T.tolist():
             only.setdefault(split, set()).add(replicas)
-        space = CandidateSpace(self.case, state.space.asked, resized=True, sizes=only)
+        space = CandidateSpace(self.case, state.space.requested, resized=True, sizes=only)
         return search(self.case, space, wanted, 1, state.show, limits, self.shared)
 
-    def _on(self, asked: PlanRequest, state: _PlanSearch, best: TrainingPlan) -> set[int]:
+    def _on(self, request: PlanRequest, state: _PlanSearch, best: TrainingPlan) -> set[int]:
         """Add the plan on the nodes of a plan, as `optimize` finds it. Return the numbers of nodes that were searched."""
-        limits = (TO_THE_END if asked.of_nodes else ANSWERED)._replace(stop=self.stop)
+        limits = (TO_THE_END if request.of_nodes else ANSWERED)._replace(stop=self.stop)
         size, searched = self.clusters(state.kind).simulator.cluster.gpus, set[int]()
         point, row, nodes = best.point, best.row, best.nodes
         while nodes not in searched and not state.ended:  # the best split may leave nodes idle: search on those in use
-            found = self.best({**state.kind, BATCH: row["global_batch"]}, nodes, limits, state.show)
+            result = self.best({**state.kind, BATCH: row["global_batch"]}, nodes, limits, state.show)
             searched.add(nodes)
-            if found:
-                state.tried += found.simulated
-                for one in found.best:  # a search that ends early may miss the split that it began with
-                    if one.row["expected_step_time_s"] <= row["expected_step_time_s"]:
-                        point, row = one.point, one.row
-            state.plans[nodes] = replace(self.of(asked, point, nodes, row), gap=found.gap if found else None)
+            if result:
+                state.tried += result.simulated
+                for candidate in result.best:  # a search that ends early may miss the split that it began with
+                    if candidate.row["expected_step_time_s"] <= row["expected_step_time_s"]:
+                        point, row = candidate.point, candidate.row
+            state.plans[nodes] = replace(self.as_plan(request, point, nodes, row), gap=result.gap if result else None)
             nodes = -(-row["ranks"] // size)
         return searched or {nodes}
 
@@ -297,33 +297,33 @@ class Planner:
             shortest = np.argsort(sizes.ranks, kind="stable")
             wanted = Objective("GPU time", lambda _, load, step: load.gpus * step / load.tokens)  # of no huge cluster
             while count < MORE * len(shortest):
-                found = self._among(state, shortest[:count], wanted, Limits(simulations=1))
-                for one in found.best:
-                    self.levels[key] = one.row["expected_step_time_s"] / one.row["step_time_s"]
-                count = count * MORE if not found.best else MORE * len(shortest)
+                result = self._among(state, shortest[:count], wanted, Limits(simulations=1))
+                for candidate in result.best:
+                    self.levels[key] = candidate.row["expected_step_time_s"] / candidate.row["step_time_s"]
+                count = count * MORE if not result.best else MORE * len(shortest)
         return self.levels[key]
 
-    def _wanted(self, asked: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
+    def _wanted(self, request: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
         """Return the objective of a plan, with all step times multiplied by `times`; infinite above `most`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
-            whole = cluster.simulator.cluster
-            size = whole.gpus / whole.nodes
+            topology = cluster.simulator.cluster
+            size = topology.gpus / topology.nodes
             gpus, replicas = np.atleast_1d(load.gpus), np.atleast_1d(load.replicas)
             nodes = np.ceil(gpus / size)
             counts, places = np.unique(nodes, return_inverse=True)
             each = np.stack([gpus, nodes, replicas], axis=1).astype(int).tolist()
-            shares = [self.share(asked, *one) for one in each]
-            share, spares = np.array([(one.share, one.spares) for one in shares], float).T
-            days = _days(asked, load.tokens, seconds * times, share)
-            if asked.goal in NETWORKED:
+            shares = [self.share(request, *numbers) for numbers in each]
+            share, spares = np.array([(goodput.share, goodput.spares) for goodput in shares], float).T
+            days = _days(request, load.tokens, seconds * times, share)
+            if request.goal in NETWORKED:
                 each_size = np.array([self.rates(kind, int(count))[:3] for count in counts], float) / counts[:, None]
                 usd, owned, power = each_size[places].T
             else:
-                usd, owned, power = np.array(cluster.rates[:3], float) / whole.nodes
+                usd, owned, power = np.array(cluster.rates[:3], float) / topology.nodes
             busy = days * DAY * (nodes + spares)
             money = {"usd": usd * busy, "usd_owned": owned * busy, "kwh": power * busy / 3.6e6}
-            costs = asked.costs({"days": days, **money, "nodes": nodes, "gpus": nodes * size})
+            costs = request.costs({"days": days, **money, "nodes": nodes, "gpus": nodes * size})
             return np.where(costs <= most, costs, math.inf).reshape(np.shape(seconds))
 
         return Objective("plan", minimized)
@@ -346,20 +346,20 @@ class Planner:
             with suppress(InputError):
                 fixed = {**kind, NODES: self._most(kind), BATCH: batches[0]}
                 fixed = {key: value for key, value in fixed.items() if key not in axes}
-                asked = SweepSpace(axes, fixed, frozenset(), tuple(free(kind)))
-                check_values(self.case, asked)
-                asked = wider(self.case, asked)
-                splits = next(filter(lambda one: one.families, self._splits(asked)), None)
+                requested = SweepSpace(axes, fixed, frozenset(), tuple(free(kind)))
+                check_values(self.case, requested)
+                requested = wider(self.case, requested)
+                splits = next(filter(lambda candidates: candidates.families, self._splits(requested)), None)
                 if splits:
-                    self.spaces[key] = _Sized(asked, splits, sizes(splits, self.shared))
+                    self.spaces[key] = _Sized(requested, splits, sizes(splits, self.shared))
         return self.spaces[key]
 
-    def _splits(self, asked: SweepSpace) -> Iterator[CandidateSpace]:
+    def _splits(self, requested: SweepSpace) -> Iterator[CandidateSpace]:
         """Yield the splits of a space in one plain order, and if the user rules that out, in their legal orders."""
-        for plain in (PLAIN, {}) if PLAIN.keys() <= {*asked.auto} else ({},):
-            auto = tuple(key for key in asked.auto if key not in (ZERO, *plain))
-            own = replace(asked, fixed={**asked.fixed, **plain}, auto=auto)
-            yield CandidateSpace(self.case, own, resized=True)
+        for plain in (PLAIN, {}) if PLAIN.keys() <= {*requested.auto} else ({},):
+            auto = tuple(key for key in requested.auto if key not in (ZERO, *plain))
+            plain_space = replace(requested, fixed={**requested.fixed, **plain}, auto=auto)
+            yield CandidateSpace(self.case, plain_space, resized=True)
 
     def _most(self, kind: Point) -> int:
         """Return the largest number 2^n or 3 · 2^n of nodes of a kind of cluster. Raises InputError if no cluster is possible."""
@@ -376,20 +376,20 @@ class Planner:
     ) -> SearchResult | None:
         """Return the best split on a number of nodes, as `optimize` finds it; None if none is possible."""
         fixed = {**kind, NODES: nodes}
-        if (key := (repr(sorted(fixed.items(), key=str)), limits)) not in self.found:
-            self.found[key] = None
+        if (key := (repr(sorted(fixed.items(), key=str)), limits)) not in self.searches:
+            self.searches[key] = None
             space = SweepSpace({}, fixed, frozenset(), tuple(free(kind)))
             with suppress(InputError):
                 check_values(self.case, space)
                 space = wider(self.case, space)
-                self.found[key] = search(self.case, space, objective("soonest"), 1, show, limits, self.shared)
-        return self.found[key]
+                self.searches[key] = search(self.case, space, objective("soonest"), 1, show, limits, self.shared)
+        return self.searches[key]
 
-    def other(self, asked: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:
+    def other(self, request: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:
         """Return the plan on a cluster with other keys, with equal nodes and split; None if it does not run."""
         point = {**plan.point, **changes}
         row = self.shared.row(self.case, point)
-        return self.of(asked, point, plan.nodes, row) if row["status"] == "ok" else None
+        return self.as_plan(request, point, plan.nodes, row) if row["status"] == "ok" else None
 
     def clusters(self, kind: Point, nodes: int = 1) -> SweepCluster:
         """Return a cluster of a kind. Raises InputError if it cannot be built."""
@@ -400,20 +400,20 @@ class Planner:
         node = self.clusters(kind).simulator.cluster
         return MOST_GPUS if node.node.wire else node.gpus
 
-    def share(self, asked: PlanRequest, gpus: int, nodes: int, dp: int) -> Goodput:
+    def share(self, request: PlanRequest, gpus: int, nodes: int, dp: int) -> Goodput:
         """Return the goodput of `dp` replicas on these nodes and GPUs."""
-        key = nodes, gpus, dp, asked.asynchronous
+        key = nodes, gpus, dp, request.asynchronous
         if key not in self.shares:
             held = float(parameters(self.case.base.model))
-            self.shares[key] = goodput(self.how, nodes, gpus, held, dp, asked.asynchronous)
+            self.shares[key] = goodput(self.how, nodes, gpus, held, dp, request.asynchronous)
         return self.shares[key]
 
-    def of(self, asked: PlanRequest, point: Point, nodes: int, row: Row) -> TrainingPlan:
+    def as_plan(self, request: PlanRequest, point: Point, nodes: int, row: Row) -> TrainingPlan:
         """Return the plan of a run with a simulated step; spare nodes cost as much as the others."""
-        share = self.share(asked, row["ranks"], nodes, row["dp"])
-        days = float(_days(asked, row["global_batch"] * row["seq"], row["expected_step_time_s"], share.share))
-        found = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
-        return TrainingPlan(point, row, nodes, share, days, **found)
+        share = self.share(request, row["ranks"], nodes, row["dp"])
+        days = float(_days(request, row["global_batch"] * row["seq"], row["expected_step_time_s"], share.share))
+        bill = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
+        return TrainingPlan(point, row, nodes, share, days, **bill)
 
 
 def _name(kind: Point) -> str:
@@ -421,8 +421,8 @@ def _name(kind: Point) -> str:
     return repr(sorted((item for item in kind.items() if item[0] != BATCH), key=str))
 
 
-def _days(asked: PlanRequest, tokens: Floats | float, seconds: Floats | float, share: Floats | float) -> Floats:
+def _days(request: PlanRequest, tokens: Floats | float, seconds: Floats | float, share: Floats | float) -> Floats:
     """Return the days of a run with steps of `tokens` tokens and `seconds` seconds; infinite if no time is progress (share 0)."""
     with np.errstate(divide="ignore"):
-        days: Floats = np.ceil(asked.tokens / tokens) * seconds / np.asarray(share) / DAY
+        days: Floats = np.ceil(request.tokens / tokens) * seconds / np.asarray(share) / DAY
     return days

@@ -370,7 +370,7 @@ BESIDE = {
 
 def every(space):
     """Return all points of the tree of a space, the simplest first."""
-    return [point for split in space.splits for _, point in space.below(split.point, space.inner)]
+    return [point for split in space.splits for _, point in space.fill(split.point, space.inner)]
 
 
 @pytest.mark.parametrize("name", BESIDE)

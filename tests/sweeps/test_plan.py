@@ -205,7 +205,7 @@ def test_a_plan_is_in_time_and_none_that_was_looked_at_is_a_percent_cheaper(plan
     assert found.usd == pytest.approx(found.days * 24 * 3.9 * 8 * (found.nodes + found.goodput.spares))
     for nodes in (found.nodes // 4, found.nodes // 2, found.nodes * 3 // 2, found.nodes * 2, found.nodes * 4):
         best = planner.best(KIND, max(nodes, 1), Limits()).best[0]
-        other = planner.of(asked, best.point, max(nodes, 1), best.row)
+        other = planner.as_plan(asked, best.point, max(nodes, 1), best.row)
         assert other.days > 10 or other.usd >= found.usd * (1 - NEAR)
 
 
@@ -233,7 +233,7 @@ def small(planner):
     axes = {NODES: list(range(1, 9))}
     space = SweepSpace(axes, SMALL, frozenset(), ("parallelism.tp", "parallelism.pp"))
     rows = [(point, evaluate.evaluate(planner.case, point)) for point in legal(planner.case, space)]
-    return asked, [planner.of(asked, point, point[NODES], row) for point, row in rows if row["status"] == "ok"]
+    return asked, [planner.as_plan(asked, point, point[NODES], row) for point, row in rows if row["status"] == "ok"]
 
 
 def least(asked, goal, plans):
