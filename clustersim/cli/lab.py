@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SHIPPED = ("linear", "habitat", "neusight")
 CARD = "neusight"
-LEARNED = (*SHIPPED, "neusight-paper")
 DataOption = Annotated[
     list[Path] | None,
     "Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
@@ -48,7 +47,7 @@ def lab() -> None:
 
 @app.command()
 def train(
-    name: Annotated[str, "linear, habitat, neusight or neusight-paper."],
+    name: Annotated[str, "linear, habitat or neusight."],
     *,
     data: DataOption = None,
     leave_out: LeaveOut = None,
@@ -70,7 +69,7 @@ def train(
     from clustersim.predictors import weights_file
 
     if name == "roofline":
-        raise InputError(f"the roofline has nothing to learn; train one of {', '.join(LEARNED)}")
+        raise InputError(f"the roofline has nothing to learn; train one of {', '.join(SHIPPED)}")
     if install and out:
         raise InputError("--install and --out name two places; give one of them")
     if install and leave_out:

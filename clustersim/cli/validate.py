@@ -21,7 +21,7 @@ def validate(
     *,
     ablate: Annotated[
         list[str] | None,
-        "Also with one part changed: predictor=roofline|linear|habitat (neusight-paper once trained), "
+        "Also with one part changed: predictor=roofline|linear|habitat, "
         "fabric=ideal, host=ideal, clocks=boost, nccl=ring|tree.",
         "PART=VALUE|…",
     ] = None,

@@ -36,7 +36,6 @@ CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_pos
     [
         ["lab", "train", "neusight"],
         ["lab", "train", "habitat"],
-        ["lab", "train", "neusight-paper"],
         ["lab", "profile"],
         ["predict", "mine.py:model", "--gpu", "h100"],
     ],

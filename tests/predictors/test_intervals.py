@@ -20,7 +20,6 @@ from clustersim.model.kernel import gemm, vector
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.features import bound, columns
-from clustersim.predictors.kinds.neusight_paper.predictor import Paper
 from clustersim.predictors.learned import Learned
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import CONTENT, Bounds, bounds
@@ -188,9 +187,6 @@ def test_weights_without_intervals_know_none():
     shipped = get("neusight")
     meta = {key: value for key, value in shipped.weights.meta.items() if key != "intervals"}
     low, high = Learned(shipped.method, Weights(shipped.weights.classes, meta)).interval(SOME, H100)
-    assert not low.any()
-    assert np.isinf(high).all()
-    low, high = Paper(Weights({}, {})).interval(SOME, H100)
     assert not low.any()
     assert np.isinf(high).all()
 

@@ -18,7 +18,7 @@ from clustersim.predictors.features import bound, columns
 from clustersim.predictors.learned import weights_source
 from clustersim.predictors.load import get
 
-NAMES = sorted({*plugins.names(ROOM)} - {"neusight-paper"})  # as published: ships no weights, keeps to no roofline
+NAMES = sorted(plugins.names(ROOM))
 GPUS = {gpu.name: gpu for gpu in gpus.everything()}
 H100 = GPUS["h100-sxm"]
 

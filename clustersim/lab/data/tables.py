@@ -8,7 +8,7 @@ graphs). Checkouts of both repositories give the same tables (folder `checkouts`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,9 @@ _FLASH = {
 _BROKEN_HEADS = 3
 
 
-def read(data: Data | Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame:
-    """Return one table of all places, with the columns in use and `more`. Raises DataError for missing ones."""
-    found, wanted = tables(data, name), (*_COLUMNS[name], *more)
+def read(data: Data | Path, name: str) -> pl.DataFrame:
+    """Return one table of all places, with the columns in use. Raises DataError for missing ones."""
+    found, wanted = tables(data, name), _COLUMNS[name]
     if not found:
         where = ", ".join(str(path / name) for path in places(data))
         raise DataError(f"{where}: no such table; the folder of measurements should hold {name}")
@@ -65,7 +65,7 @@ def read(data: Data | Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame
 
 
 def fp32(data: Data | Path, split: str) -> Samples:
-    """Return the FP32 kernels of one split: linear, bmm, elementwise, softmax, layernorm.
+    """Return the FP32 kernels of one split: linear and bmm first, then elementwise, softmax and layernorm.
 
     The training split has NVIDIA's rows (of element-wise kernels the large ones, as in NeuSight) without P4's linear layers,
     which ran at a quarter of the speed that the same GPU reaches in the test split.
@@ -76,11 +76,6 @@ def fp32(data: Data | Path, split: str) -> Samples:
         broken = (pl.col("gpu") == "Tesla P4") & (pl.col("op") == "linear")
         frame = frame.filter((pl.col("vendor") == "nvidia") & ~broken)
         frame = frame.filter(~raw | pl.col("op").is_in(["softmax", "ln"]))
-    return fp32_samples(frame)
-
-
-def fp32_samples(frame: pl.DataFrame) -> Samples:
-    """Return rows of the FP32 table as samples: GEMMs first, then vector kernels, each in the table's order."""
     gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
     return merge([_fp32_gemms(gemms), _fp32_vectors(vectors)])
 

@@ -1,3 +1,1 @@
 """Training of each predictor: a file of its name with `train(data, seed, progress, scratch) -> Weights`."""
-
-ALIASES = {"neusight-paper": "neusight_paper"}
