@@ -68,7 +68,7 @@ def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
 
 
 def _on_the_same_node(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
-    """Add the loads of all pairs of different GPUs on the same node."""
+    """Add the loads of each sender and receiver of a group that are different GPUs of the same node."""
     nodes = totals.topology.nodes
     for i, j in equal_pairs(*(endpoints.key * nodes + endpoints.node for endpoints in (senders, receivers))):
         other = senders.gpu[i] != receivers.gpu[j]
@@ -76,7 +76,7 @@ def _on_the_same_node(totals: LoadTotals, senders: Endpoints, receivers: Endpoin
 
 
 def _on_different_nodes(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
-    """Add the loads of all pairs on different nodes, one route for each pair."""
+    """Add the loads of each sender and receiver of a group on different nodes, route by route. Raises TooManyRoutesError."""
     totals.check(int(runs(receivers.key, senders.key)[1].sum()))
     for i, j in equal_pairs(senders.key, receivers.key):
         other = senders.node[i] != receivers.node[j]
@@ -528,7 +528,7 @@ class LoadTotals:
         return summed(route[in_part], latency, len(routes.latency))
 
     def note_latency(self, group: Ints, latency: Floats) -> None:
-        """Raise the recorded latency of each group to the largest of its routes' `latency`, in seconds."""
+        """Increase the recorded latency of each group to the largest of its routes' `latency`, in seconds."""
         np.maximum.at(self.latency, group, latency)
 
     def _sum(self, key: Ints, weight: Floats) -> None:

@@ -49,10 +49,7 @@ def levels(nodes: Ints, upwards: Iterable[int]) -> tuple[int, ...]:
 
 
 def by_node(nodes: Ints) -> tuple[int, int]:
-    """Return (positions per node, number of nodes) of groups. `nodes` (groups, n) is the node of each position.
-
-    Returns (1, n) if nodes differ in size or the positions of a node are not consecutive.
-    """
+    """Return (positions per node, nodes) of groups on `nodes` (groups, n); (1, n) if nodes differ in size or recur."""
     groups, n = nodes.shape
     inside = int((nodes[0] == nodes[0, 0]).sum())
     if n % inside:

@@ -242,10 +242,7 @@ def _narrowest_links(capacity: Floats, routes: Routes) -> tuple[Feeders, Feeders
 
 
 def narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
-    """Return two arrays (routes,): the first and the last link of least capacity on each route; 0 for a route without links.
-
-    `capacity` has an entry for each entry of `routes.links`.
-    """
+    """Return the first and last link of least capacity on each route (routes,), or 0. `capacity`: of each of `routes.links`."""
     lengths = np.diff(routes.start)
     first, last = np.zeros((2, len(lengths)), np.int64)
     nonempty = np.flatnonzero(lengths)

@@ -26,10 +26,7 @@ def all_gather(group: Group, within: Callable[[int, int, int], Iterator[Step]]) 
 
 
 def steps_of(op: str, all_reduce: Iterator[Step], all_gather: Iterator[Step], last: int) -> Iterator[Step]:
-    """Yield the steps of `op`, which is all_reduce, all_gather or reduce_scatter.
-
-    A reduce_scatter is the `all_gather` reversed; `last` is the index of its last round.
-    """
+    """Yield the steps of an all_reduce, an all_gather, or a reduce_scatter: `all_gather` reversed. last: its last round."""
     if op == "all_reduce":
         yield from all_reduce
     elif op == "all_gather":

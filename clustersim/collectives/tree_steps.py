@@ -31,10 +31,7 @@ def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
 
 
 def between(group: Group, rail: int, start: int) -> Iterator[Step]:
-    """Yield the steps of an all_reduce between the GPUs with index `rail` of all nodes, from round `start` on.
-
-    Tree 0 carries chunk 2·rail, tree 1 chunk 2·rail + 1.
-    """
+    """Yield the steps of an all_reduce between GPU `rail` of each node, from round `start` on; tree t has chunk 2·rail + t."""
     inside, nodes = nodes_of(group)
     for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
         for node in range(1, nodes):

@@ -293,7 +293,8 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
         first, of_both = distinct_rows(both)
         kinds = [(own[a], wide[b]) for a, b in both[first].tolist()]
         return different(
-            [b._replace(extra_latency=a.extra_latency, inside_nodes=a.nodes == 1, types=a.types) for a, b in kinds], of_both
+            [b._replace(extra_latency=a.extra_latency, inside_nodes=a.nodes == 1, types=a.types) for a, b in kinds],
+            of_both,
         )
 
     return topology.cache.once(("message shapes", tenant.key, family.name), asked)

@@ -30,10 +30,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _swap(round_: int, bit: int, n: int, halving: bool) -> Iterator[Step]:
-    """Yield the steps of round `round_`, in which each of n ranks swaps chunks with the rank that differs in bit `bit`.
-
-    halving: the steps reduce, each rank sends half of its chunks; otherwise each rank sends all chunks that it has.
-    """
+    """Yield the steps of a round: ranks that differ in `bit` swap half of their chunks (`halving`) or all that they have."""
     for rank in range(n):
         partner = rank ^ 1 << bit
         low_bits = (partner if halving else rank) % (2 << bit)  # of the chunks that leave this rank

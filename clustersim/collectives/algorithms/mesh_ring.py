@@ -47,10 +47,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return the traffic of the rings over several nodes as one phase, or of `direct` or a spread on one node.
-
-    Over several nodes every link inside nodes carries equal bytes, and so does every NIC.
-    """
+    """Return the rings' phase, which loads links in nodes equally and NICs equally; on one node that of `direct` or a spread."""
     inside, nodes = nodes_of(group)
     if nodes == 1:
         return (_spreading(op, group.n),) if op in ROOTED else direct.phases(op, group)

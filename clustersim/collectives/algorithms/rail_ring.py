@@ -37,10 +37,7 @@ def orders(group: Group) -> Ints:
 
 
 def _entering(rings: Ints) -> Ints:
-    """Return for each GPU g of a node a path through all its GPUs (GPUs, GPUs): ring g modulo len(rings), entered at GPU g.
-
-    `rings` (rings, GPUs) are the orders of the node's GPUs along its links.
-    """
+    """Return for each GPU g of a node ring g modulo the rings, from g on (GPUs, GPUs). rings: the node's own (rings, GPUs)."""
     entered = [rings[gpu % len(rings)] for gpu in range(rings.shape[1])]
     return np.stack([np.roll(order, -int((order == gpu).argmax())) for gpu, order in enumerate(entered)])
 
@@ -94,7 +91,7 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
 
 
 def chains(op: str, group: Group, rings: Ints) -> tuple[Phase, ...]:
-    """Return the phase of a broadcast from rank 0, or a reduce to it, along `rings` (rings, n) with equal parts of S."""
+    """Return the phase of a broadcast from rank 0, or a reduce to it: each of `rings` (rings, n) is a chain with S / rings."""
     opened = _from_root(rings)
     low, high = opened[:, :-1].ravel(), opened[:, 1:].ravel()
     source, destination = (low, high) if op == "broadcast" else (high, low)

@@ -47,7 +47,7 @@ def choose(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> C
 
 
 def _usable(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> list[Choice]:
-    """Return the available choices, sorted by the seconds that NCCL's tuner expects, the fastest first."""
+    """Return the choices of algorithm and protocol that are available, sorted by the seconds that NCCL's tuner expects."""
     return sorted((row for row in tune(op, size, shape, node) if row.missing is None), key=lambda row: row.time_s)
 
 

@@ -119,7 +119,7 @@ def measured(constants: MeasuredConstants) -> Constants:
 def measured_timing(
     op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, protocol: str, size: float
 ) -> tuple[float, float]:
-    """Return (latency in seconds without launch, bytes/s of the collective's size) by an algorithm and a protocol's name."""
+    """Return (latency in seconds without launch, bytes/s of the collective's size). protocol: LL, LL128 or Simple."""
     delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol), size if op in ROOTED else 0.0)
     constants = measured_constants(node)
     if algorithm == "nvls":
@@ -154,8 +154,8 @@ def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
     """Return the seconds that the parts of a ring wait for a NIC that is slower than NCCL's figures assume.
 
     A connection between nodes carries all parts but one, two at a time, and each pair waits for the NIC. NCCL's closed form
-    counts one hop per node instead, which is less where nodes are few and GPUs many. Return 0 for other algorithms, protocols and
-    operations, and on one node.
+    counts one hop per node instead, which is less where nodes are few and GPUs many. Return 0 for algorithms
+    other than ring, protocols other than Simple (p = 2), broadcast and reduce, and on one node.
     """
     nodes = case.shape.nodes
     if algorithm != "ring" or p != 2 or nodes == 1 or case.op in ROOTED:

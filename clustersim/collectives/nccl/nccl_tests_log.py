@@ -121,10 +121,7 @@ def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) ->
 
 
 def _tabled(path: Path, text: str, op: str, gpus: int, source: str | None) -> dict[int, float]:
-    """Return {bytes: seconds} of the CSV rows for an operation, number of GPUs and source; the last row of each size.
-
-    Raises InputError if there is no such row, or if rows have several sources.
-    """
+    """Return {bytes: seconds} of matching CSV rows, of a size the last. Raises InputError for no row and for several sources."""
     matching = (row for row in _rows(path, text) if _matches(path, row, op, gpus, source))
     rows = [row for row in matching if row["size_bytes"] and row["time_us"]]
     if not rows:

@@ -102,7 +102,7 @@ def protocol(op: str, size: float, shape: CommunicatorShape) -> str:
 
 
 def timing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> tuple[float, float]:
-    """Return (latency in seconds, bytes/s) of one message, or of an all_to_all in which each rank sends `size` bytes."""
+    """Return (latency in seconds without launch, bytes/s) of a message or of an all-to-all in which a rank sends `size` bytes."""
     constants = measured_constants(node)
     delay = node.nccl.slowdown * _latency(op, size, shape, node, constants) * US
     rate = _rate(op, size, shape, node, constants)

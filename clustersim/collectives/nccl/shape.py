@@ -37,10 +37,7 @@ class ExtraLatency(NamedTuple):
 
 
 def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[ExtraLatency]:
-    """Return the extra latency of each communicator in `ranks` (communicators, n).
-
-    `starts` has for each communicator the index of each node's first rank.
-    """
+    """Return the extra latency of each communicator in `ranks` (communicators, n). starts: indices of each node's first rank."""
     inside = _inside(topology, ranks)
     extra = [ExtraLatency(round(seconds, _DIGITS)) for seconds in inside]
     for nodes in {len(starts_of_comm) for starts_of_comm in starts} - {1}:
@@ -68,10 +65,7 @@ def _inside(topology: Topology, ranks: Ints) -> list[float]:
 
 
 def _between(topology: Topology, first: Ints) -> Floats:
-    """Return the columns `ring`, `tree` and `slowest` of ExtraLatency, in seconds (communicators, 3).
-
-    `first` (communicators, nodes) is the first GPU of each node.
-    """
+    """Return `ring`, `tree` and `slowest` of ExtraLatency (comms, 3). `first` (comms, nodes) is the first GPU of each node."""
     nodes = first.shape[1]
     trees = node_trees(nodes)
     sources = [first, np.repeat(first[:, :1], nodes - 1, axis=1), *(first[:, parent[1:]] for parent, _, _ in trees)]

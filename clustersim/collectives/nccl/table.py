@@ -141,10 +141,7 @@ def _warnings(topology: Topology, comm: CommunicatorShape) -> tuple[str, ...]:
 
 
 def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[TableLine]) -> dict[str, object]:
-    """Return the table as JSON data: `op`, `topology`, `gpus`, `nodes`, `nccl` (release), `warnings` and `lines`.
-
-    Each line is that of `TableLine.columns`.
-    """
+    """Return the table as JSON data: `op`, `topology`, `gpus`, `nodes`, `nccl` (release), `warnings`, `lines` (`columns`)."""
     comm = shape(topology, ranks)
     header = {"op": op, "topology": topology.name, "gpus": comm.ranks, "nodes": comm.nodes}
     return {
@@ -205,7 +202,7 @@ def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tupl
 
 
 def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
-    """Return latency and rate of an algorithm outside NCCL over a group of GPUs `gpus` (1, n), from its loads on links."""
+    """Return latency and rate of an algorithm outside NCCL over GPUs `gpus` (1, n). shares: of rows per rank, () if equal."""
     phase_loads = [loads(topology, gpus, part) for part in _phases(topology, gpus, op, algorithm, shares)]
     delay = math.fsum(float(load.latency[0]) for load in phase_loads)
     rate = 1 / math.fsum(1 / float(load.bound[0]) for load in phase_loads)
@@ -255,10 +252,7 @@ def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs])
 
 
 def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares: tuple[float, ...] = ()) -> str:
-    """Return text: NCCL's candidates for the line `last` of `op` over GPUs `ranks` (n,), and what limits its bandwidth.
-
-    shares: share of all rows for each rank's experts, empty if equal.
-    """
+    """Return text: NCCL's candidates for the line `last`, and what limits its rate. shares: of rows per rank, () if equal."""
     comm, choice = shape(topology, ranks, shares), last.choice
     if choice.protocol == NO_PROTOCOL:
         named_phases = _phases(topology, np.asarray(ranks)[None], op, choice.algorithm, shares)
@@ -275,10 +269,7 @@ def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares
 
 
 def _candidates(topology: Topology, op: str, size: int, comm: CommunicatorShape) -> Iterator[str]:
-    """Yield text for each algorithm and protocol, the fastest first: seconds, or the reason why it is not available.
-
-    Yield nothing for messages, for which NCCL has no tuner.
-    """
+    """Yield a line for each algorithm and protocol, the fastest first: seconds, or why not available. Messages have none."""
     if op not in TUNED:
         return
     for row in sorted(tune(op, size, comm, topology.facts(comm.types)), key=lambda row: row.time_s):

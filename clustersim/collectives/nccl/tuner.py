@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from clustersim.collectives.nccl.constants import PROTOCOLS, V2_30, Constants, architecture, constants, tree_correction
+from clustersim.collectives.nccl.constants import PROTOCOLS, V2_30, architecture, constants, tree_correction
 from clustersim.collectives.nccl.measured_latency import measured, measured_constants
 from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, TuningCase, bandwidth, graph, latency, unavailable
 from clustersim.collectives.nccl.shape import CommunicatorShape
@@ -37,15 +37,11 @@ class Choice(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _table(op: str, shape: CommunicatorShape, node: NodeFacts) -> tuple[Choice, ...]:
-    """Return a choice for each algorithm and protocol, without the corrections that depend on the size."""
-    case = TuningCase(op, shape, node, _constants(node), node.plugin_latency)
+    """Return a choice for each algorithm and protocol, available or not, without the corrections that depend on the size."""
+    release = constants(node.nccl.version)  # RCCL, on AMD, has figures of its own
+    figures = measured(measured_constants(node)) if node.architecture.startswith("cdna") else release
+    case = TuningCase(op, shape, node, figures, node.plugin_latency)
     return tuple(_choice(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
-
-
-def _constants(node: NodeFacts) -> Constants:
-    """Return the tuner constants of the node's library: NCCL's release, or RCCL on AMD."""
-    release = constants(node.nccl.version)
-    return measured(measured_constants(node)) if node.architecture.startswith("cdna") else release
 
 
 def _choice(case: TuningCase, algorithm: str, p: int) -> Choice:
