@@ -216,7 +216,7 @@ class Preparation:
                 remedies.append(f"pass {option('--unlikely', 'unlikely=True')}")
             elif ignorable:
                 remedies.append(f"pass {option('--ignore-memory', 'ignore_memory=True')}")
-            name = self.cluster.smallest(gpus, len(memory))[worst].name
+            name = self.cluster.smallest_gpus(gpus, len(memory))[worst].name
             what = (
                 f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {name} has {have / 2**30:.1f} GiB "
                 f"({_largest(memory[worst])}): {band(need, have).said}; {', '.join(remedies[:-1])}, or {remedies[-1]}"
@@ -403,7 +403,7 @@ def lacking(cluster: Topology, precision: str, gpus: Ints | None = None) -> Gpu 
 
     gpus: indices of the cluster's GPUs (default: all).
     """
-    return next((gpu for gpu, _ in cluster.counted(gpus) if not multiplies(gpu, precision)), None)
+    return next((gpu for gpu, _ in cluster.gpu_counts(gpus) if not multiplies(gpu, precision)), None)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     price, power = _node_price(cluster, figures), node_power(cluster, figures)
     *some, most = cluster.numbering.widths
     each = f"{either(some)} or {most} GPUs" if some else plural(most, "GPU", "GPUs")
-    known = (figures.node.get(gpu.name) for gpu, _ in cluster.counted())
+    known = (figures.node.get(gpu.name) for gpu, _ in cluster.gpu_counts())
     dates = ", ".join(dict.fromkeys(node.date for node in known if node))
     nodes = Item("nodes", cluster.nodes, price, power, each, dates)
     # routers of a dragonfly and a torus
@@ -129,7 +129,7 @@ def rates(cluster: Topology, figures: Figures) -> Rates:
     load = items[0].number * items[0].power * power.load.value + sum(one.number * one.power for one in items[1:])
     drawn = load * power.pue.value
     capex = None if any(one.usd is None for one in items) else sum(one.usd or 0.0 for one in items)
-    prices = [(figures.rent.get(gpu.name), count) for gpu, count in cluster.counted()]
+    prices = [(figures.rent.get(gpu.name), count) for gpu, count in cluster.gpu_counts()]
     owned = figures.owned
     yearly = (1 - owned.residual.value) / owned.life.value + owned.maintenance.value
     people, electricity = owned.people.value * cluster.gpus, power.electricity.value / 3.6e6

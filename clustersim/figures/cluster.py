@@ -262,7 +262,7 @@ def _canvas(topology: Topology, width: float, height: float) -> Canvas:
     dead = int(topology.counts.get("dead_nodes", 0))
     nodes = "1 node" if topology.nodes == 1 else f"{topology.nodes:,} nodes"
     nodes = f"{topology.nodes:,} of {topology.nodes + dead:,} nodes" if dead else nodes
-    words = [f"{nodes}, {topology.said}"]
+    words = [f"{nodes}, {topology.gpu_summary}"]
     if topology.counts.get("bisection"):
         words.append(f"bisection {scaled(topology.counts['bisection'], 'B/s')}")
     longest = diameter(topology)

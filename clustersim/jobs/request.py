@@ -183,7 +183,7 @@ def placement_named(placement: str) -> Placement:
         )
     place: PlacementKind = plugins.load(ROOM, name if numbered else placement, "place")
 
-    def checked(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
+    def place_and_check(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
         try:
             with plugins.blaming(ROOM, name if numbered else placement):
                 assigned = [sorted(map(int, nodes)) for nodes in place(wanted, free, int(seed) if numbered else 0)]
@@ -196,4 +196,4 @@ def placement_named(placement: str) -> Placement:
             )
         return assigned
 
-    return checked
+    return place_and_check

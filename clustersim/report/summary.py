@@ -138,7 +138,7 @@ def cluster_facts(topology: Topology) -> dict[str, Any]:
 
 def gpu_facts(topology: Topology) -> dict[str, Any]:
     """Return the GPU of a cluster, and the number of each type in a mixed one."""
-    each = topology.counted()
+    each = topology.gpu_counts()
     names = list(dict.fromkeys(gpu.name for gpu, _ in each))
     if not topology.pools:
         return {"gpu": names[0]}
@@ -188,7 +188,7 @@ def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, ful
     tokens = tokens_of_step(job) / likely
     flop = model_flop(job, full_attention)
     rate = flop / likely / used
-    each = [(gpu.matrix_peak(job.training.precision), count) for gpu, count in topology.counted(work.gpus)]
+    each = [(gpu.matrix_peak(job.training.precision), count) for gpu, count in topology.gpu_counts(work.gpus)]
     peak = each[0][0] if len(each) == 1 else sum(peak * count for peak, count in each) / used
     recomputes = job.training.recompute != "none"
     attention = (
@@ -221,7 +221,7 @@ def _expected_step(topology: Topology, work: Work, end: float, kernels: StepKern
     If no published step applies, as for bounds, the expected time is the simulated one and there is no interval.
     """
     job = work.job
-    [gpu, *others] = [gpu for gpu, _ in topology.counted(work.gpus)]
+    [gpu, *others] = [gpu for gpu, _ in topology.gpu_counts(work.gpus)]
     name = job.training.framework
     kind = Kind(
         architecture=gpu.architecture,
@@ -257,7 +257,7 @@ def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> di
         {f"{kind}_bytes": value for kind, value in one._asdict().items()} | {"total_bytes": one.total} for one in peaks
     ]
     if topology.pools:
-        each = [topology.counted(own) for own in np.reshape(gpus, (len(peaks), -1))]
+        each = [topology.gpu_counts(own) for own in np.reshape(gpus, (len(peaks), -1))]
         found["gpu_by_pipeline_rank"] = [" + ".join(dict.fromkeys(gpu.name for gpu, _ in own)) for own in each]
     return found
 
@@ -275,7 +275,7 @@ class FullestGpu(NamedTuple):
 
 def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestGpu:
     """Return the pipeline rank of a job on `gpus` that fills its GPU most."""
-    need, have = [peak.total for peak in peaks], [gpu.memory for gpu in topology.smallest(gpus, len(peaks))]
+    need, have = [peak.total for peak in peaks], [gpu.memory for gpu in topology.smallest_gpus(gpus, len(peaks))]
     _, most, rank = max(zip(np.divide(need, have).tolist(), need, range(0, -len(need), -1), strict=True))
     return FullestGpu(-rank, most, have[-rank])
 

@@ -287,7 +287,7 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
 
 
 def _check_nics(cluster: NodeSpecs, nodes: int) -> None:
-    """Raise ConfigError if a cluster of several `nodes` has no NICs, or a node more than GPUs or faster than their slot."""
+    """Raise ConfigError if several `nodes` have no NICs, or NICs outnumber the GPUs or are faster than their PCIe slots."""
     nics, host, at = cluster.node.nics, cluster.node.host, (*cluster.at, "nics")
     if nics is None:
         if nodes > 1:

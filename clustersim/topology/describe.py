@@ -27,7 +27,7 @@ def describe(topology: Topology) -> list[Fact]:
     rows = [
         ("cluster", f"{topology.name} ({topology.kind})"),
         ("nodes", f"{topology.nodes:,}"),
-        ("GPUs", f"{topology.said}, {either(topology.numbering.widths)} a node"),
+        ("GPUs", f"{topology.gpu_summary}, {either(topology.numbering.widths)} a node"),
         *_node_links(topology),
         *_tiers(topology),
     ]
@@ -118,7 +118,7 @@ class Diameter(NamedTuple):
 
 
 def diameter(topology: Topology) -> Diameter:
-    """Return the largest number of links and the largest latency of any route; they may belong to different routes.
+    """Return the largest number of links and the largest latency of any route, which may be of different routes.
 
     If there are many GPUs, only routes from an even sample of them to all GPUs are checked.
     """

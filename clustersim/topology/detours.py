@@ -125,10 +125,9 @@ class Detours(Hops):
         return self.detoured(columns[:, np.newaxis], crosses(columns, self.dead), source, destination)
 
     def detoured(self, paths: Ints, rows: Ints, source: Ints, destination: Ints) -> Ints:
-        """Return `paths` (pairs, paths per pair, links) as a matrix (pairs, columns), with other paths in some rows.
+        """Return `paths` (pairs, paths per pair, links) as a matrix (pairs, columns), with live shortest paths in some rows.
 
-        rows: indices of pairs that take a single shortest path over live links instead. source, destination: endpoints of all
-        pairs. Raises UnreachableError if one of `rows` has no path.
+        rows: indices of these pairs. source, destination: endpoints of all pairs. Raises UnreachableError without a live path.
         """
         start_vertices, end_vertices = (self.hops.vertex(end[rows]).tolist() for end in (source, destination))
         shortest = [self.path(u, v) for u, v in zip(start_vertices, end_vertices, strict=True)]
@@ -140,7 +139,7 @@ class Detours(Hops):
         return wide.reshape(len(wide), wide.shape[1] * wide.shape[2])
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return (class as a source, class as a destination) of each endpoint, for paths without dead links."""
+        """Return (class as a source, class as a destination) of each endpoint, as if no link were dead."""
         return self.hops.classes(endpoint)
 
     def path(self, start: int, end: int) -> list[int]:

@@ -291,5 +291,5 @@ def factors(jitter: Jitter, gpus: int, draw: int) -> Floats:
 
 
 def is_constant(jitter: Jitter | None) -> bool:
-    """Return whether GPU speeds do not vary between steps."""
+    """Return whether each GPU has the same speed in every step; true without `jitter`."""
     return jitter is None or not (jitter.cv or (jitter.stragglers is not None and jitter.stragglers.share))

@@ -152,14 +152,14 @@ class NodeFacts(NamedTuple):
         orders = tuple(rings(self.pairs, gpus))
         return Rings(len(orders), tuple(dict.fromkeys(orders)))
 
-    def within(self, joined: Rings | None) -> NodeFacts:
-        """Return the figures of a communicator over the rings `joined`: fewer links, or only PCIe. None: these figures."""
-        if joined is None:
+    def within(self, used_rings: Rings | None) -> NodeFacts:
+        """Return the figures of a communicator over the rings `used_rings`: fewer links, or only PCIe. None: these figures."""
+        if used_rings is None:
             return self
-        if not joined.links:
+        if not used_rings.links:
             return self._replace(scale_up="none", links=0, link=0.0, nvlink=0.0, multicast=False)
         rate = self.nvlink / self.links
-        return self._replace(scale_up="nvlink", links=joined.links, nvlink=joined.links * rate)
+        return self._replace(scale_up="nvlink", links=used_rings.links, nvlink=used_rings.links * rate)
 
 
 def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
@@ -299,10 +299,10 @@ class Topology:
         """Bytes of memory of the GPU with the most."""
         return max(kind.gpu.memory for kind in self.kinds)
 
-    def counted(self, gpus: Ints | None = None) -> list[tuple[Gpu, int]]:
+    def gpu_counts(self, gpus: Ints | None = None) -> list[tuple[Gpu, int]]:
         """Return (datasheet, number of GPUs) of each type of GPU among `gpus` (default: all), without types that are absent."""
-        of = self.kind_of(np.arange(self.gpus) if gpus is None else gpus)
-        counts = np.bincount(of, minlength=len(self.kinds)).tolist()
+        kinds = self.kind_of(np.arange(self.gpus) if gpus is None else gpus)
+        counts = np.bincount(kinds, minlength=len(self.kinds)).tolist()
         by_gpu: dict[str, tuple[Gpu, int]] = {}
         for kind, count in zip(self.kinds, counts, strict=True):
             if count:
@@ -310,9 +310,9 @@ class Topology:
         return list(by_gpu.values())
 
     @property
-    def said(self) -> str:
+    def gpu_summary(self) -> str:
         """Number and type of the GPUs as text: `1,024 × h100-sxm`."""
-        return " + ".join(f"{count:,} × {gpu.name}" for gpu, count in self.counted())
+        return " + ".join(f"{count:,} × {gpu.name}" for gpu, count in self.gpu_counts())
 
     def node_types(self) -> list[tuple[Gpu, int, int]]:
         """Return (datasheet of the GPU, GPUs per node, number of nodes) of each node type."""
@@ -321,7 +321,7 @@ class Topology:
         types = zip(*(rows.tolist() for rows in np.unique(pairs, axis=0, return_counts=True)), strict=True)
         return [(self.kinds[kind].gpu, gpus, count) for (kind, gpus), count in types]
 
-    def smallest(self, gpus: Ints, parts: int) -> list[Gpu]:
+    def smallest_gpus(self, gpus: Ints, parts: int) -> list[Gpu]:
         """Return the GPU with the least memory in each of `parts` equal, consecutive parts of `gpus`."""
         if not self.pools:
             return [self.gpu] * parts
@@ -340,16 +340,13 @@ class Topology:
         return self.router(np.asarray(source, np.int64), np.asarray(destination, np.int64))
 
     def up_to_nics(self) -> Topology | None:
-        """Return the cluster whose routes leave out the links between switches and their latency.
+        """Return the cluster with routes and latencies up to the NICs only; None if links between switches may limit rates."""
 
-        Return None if these links can be a bottleneck, or if it is unknown.
-        """
-
-        def found() -> Topology | None:
+        def reduced() -> Topology | None:
             router = self.router.up_to_nics(self.capacity) if isinstance(self.router, Router) else None
             return None if router is None else replace(self, router=router)
 
-        return self.cache.once("up to NICs", found)
+        return self.cache.once("up to NICs", reduced)
 
     def same_in_next_node(self) -> Ints | None:
         """Return the distance of each link's number to that of the same link in the next node (links,); None if nodes may differ.
@@ -357,16 +354,18 @@ class Topology:
         For a cluster from `up_to_nics`, whose routes cross only links of nodes.
         """
 
-        def found() -> Ints | None:
+        def distances() -> Ints | None:
             steps = np.zeros(len(self.capacity), np.int64)
             for tier in self.tiers:
                 steps[tier.span] = tier.links // self.nodes
-                if any((own[1:] != own[:-1]).any() for own in (self.capacity[tier.span], self.latency[tier.span])):
+                if any(
+                    (values[1:] != values[:-1]).any() for values in (self.capacity[tier.span], self.latency[tier.span])
+                ):
                     return None
             return steps
 
         equal = isinstance(self.router, Router) and self.router.equal_nodes
-        return self.cache.once("next", found) if equal else None
+        return self.cache.once("next", distances) if equal else None
 
     def latencies(self, source: Ints, destination: Ints) -> Floats:
         """Return the end-to-end latency in seconds from each GPU of `source` to that of `destination` (pairs,)."""

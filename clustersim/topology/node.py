@@ -27,7 +27,7 @@ def inner_network(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide,
     graphs = [graph_of_node(pool) for pool in cluster.parts]
     # dimensions of each type; crossbars may differ in size
     shapes = [[(dim.name, dim.kind, dim.size * (dim.kind != "switch")) for dim in dims(pool)] for pool in cluster.parts]
-    if any(graphs) or any(other != shapes[0] for other in shapes):
+    if any(graphs) or any(shape != shapes[0] for shape in shapes):
         nodes_of_types = [
             graph or graph_of_lattice(_grid(replace(pool, nodes=1)), pool.node.gpus.count)
             for pool, graph in zip(cluster.parts, graphs, strict=True)

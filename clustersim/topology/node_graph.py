@@ -279,7 +279,7 @@ def _reached(wires: Sequence[tuple[int, Wire]], start: str) -> dict[str, list[li
 
 
 def most_links(scale_up: ScaleUp, gpus: int) -> int:
-    """Return the largest number of NVLinks, or links like it, of any GPU of a node; 0 if GPUs only have PCIe."""
+    """Return the largest number of scale-up links of any GPU of a node of `gpus` GPUs; 0 if GPUs only have PCIe."""
     if scale_up.kind == "none":
         return 0
     if scale_up.kind == "pairs":
@@ -315,7 +315,7 @@ def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> 
 
 
 def _ring(links_left: Ints) -> list[int] | None:
-    """Return the vertices of a ring over all, in order, preferring pairs with the most links; None if none is found.
+    """Return the GPUs of a ring over all GPUs, in order, preferring pairs with the most links; None if none is found.
 
     links_left: number of unused links of each pair (GPUs, GPUs).
     """

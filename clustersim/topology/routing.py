@@ -82,7 +82,7 @@ class GpuRouter(Router):
         return concatenated([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in starts])
 
     def _part(self, source: Ints, destination: Ints) -> Routes:
-        """Return the routes of pairs of GPUs, within a node or through NICs (PXN where rails differ)."""
+        """Return the routes of pairs of GPUs, within a node or through NICs, with PXN where rails differ."""
         away = self.numbering.node_of(source) != self.numbering.node_of(destination)
         if not away.any():
             node_links = self.inner(source, destination)
@@ -239,7 +239,7 @@ class Remaining(Router):
         return None if router is None else replace(self, router=router)
 
     def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
-        """Return which of the remaining GPUs are equivalent to the network."""
+        """Return the classes of the remaining GPUs, of a cluster of `links` links. gpus: their number, which is not needed."""
         find_classes = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
         all_classes, kept = find_classes(int(self.gpus.max()) + 1, links), self.gpus
         by_gpu = ("rail", "source", "destination", "up", "down", "unknown", "start", "to")

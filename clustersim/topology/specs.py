@@ -152,7 +152,7 @@ class LinkRange(NamedTuple):
 def both_ways(
     name: str, links: int, rate: Floats | float, latency: Floats | float, cables: Floats | float = 1
 ) -> tuple[LinkRange, LinkRange]:
-    """Return the ranges `name`-up and `name`-down with `links` links each; a single number applies to each link."""
+    """Return the ranges `name`-up and `name`-down of `links` links; rate (bytes/s), latency (s), cables: for all, or (links,)."""
     figures = [np.array(np.broadcast_to(np.asarray(x, np.float64), links)) for x in (rate, latency, cables)]
     return LinkRange(f"{name}-up", *figures), LinkRange(f"{name}-down", *(values.copy() for values in figures))
 

@@ -73,7 +73,7 @@ def test_two_equal_types_are_the_plain_cluster(split):
 def test_pools_of_one_type_are_one():
     whole = pools((1, "h100"), (3, "h100"))
     assert not whole.pools
-    assert whole.said == "32 × h100-sxm"
+    assert whole.gpu_summary == "32 × h100-sxm"
 
 
 @pytest.mark.parametrize("kind", ["h100", "b200"])
@@ -345,7 +345,7 @@ def test_a_cluster_of_two_widths_is_described_and_paid_node_by_node():
 def test_the_shipped_cluster_has_both_widths():
     shipped = load("mixed_h100_nvl72_18")
     assert shipped.numbering.widths == (8, 72)
-    assert shipped.said == "128 × h100-sxm + 144 × gb200"
+    assert shipped.gpu_summary == "128 × h100-sxm + 144 × gb200"
     assert shipped.gpus_per_node == 8
 
 

@@ -107,6 +107,7 @@ class _DragonflyHops(Wired):
 
     @property
     def firsts(self) -> tuple[int, ...]:
+        """Number of the first local and the first global link, followed by the number of links."""
         return 0, 2 * self.local_cables, 2 * (self.local_cables + self.global_cables)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
@@ -137,9 +138,11 @@ class _DragonflyHops(Wired):
         return np.where(r == s, -1, cable + np.where(r < s, 0, self.local_cables))
 
     def vertex(self, endpoint: Ints) -> Ints:
+        """Return the router of each endpoint; routers are numbered group after group."""
         return endpoint // self.p
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
+        """Return (router with the smaller number, the other) of local (part 0) or global cables (part 1)."""
         if part == 1:
             return self.between.ends(*np.divmod(cable, self.between.copies))
         group, pair = np.divmod(cable, self.a * (self.a - 1) // 2)
@@ -147,4 +150,5 @@ class _DragonflyHops(Wired):
         return group * self.a + low, group * self.a + high
 
     def name(self, vertex: int) -> str:
+        """Return the name of a router, such as `router[3]`."""
         return f"router[{vertex}]"

@@ -182,6 +182,7 @@ class _DragonflyPlusHops(Wired):
 
     @property
     def firsts(self) -> tuple[int, ...]:
+        """Number of the first link of the leaves and between groups, followed by the number of links."""
         return 0, 2 * self.leaf_links, 2 * (self.leaf_links + self.global_links)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
@@ -255,6 +256,7 @@ class _DragonflyPlusHops(Wired):
         return endpoint if self.routing.mode == "ecmp" else leaf, leaf if self.adaptive else endpoint
 
     def vertex(self, endpoint: Ints) -> Ints:
+        """Return the leaf of each endpoint; leaves are numbered group after group."""
         group, number = np.divmod(endpoint, self.filled)
         leaf: Ints = group * self.leaves + number // self.p
         return leaf
@@ -269,6 +271,7 @@ class _DragonflyPlusHops(Wired):
         return leaf, first + leaf // self.leaves * self.spines + slot * self.spines // self.slots
 
     def name(self, vertex: int) -> str:
+        """Return the name of a leaf or spine, such as `spine[3]`."""
         leaves = self.between.groups * self.leaves
         return f"leaf[{vertex}]" if vertex < leaves else f"spine[{vertex - leaves}]"
 
