@@ -26,7 +26,7 @@ class StepEvidence(Evidence):
     """Value without these publishers, one value for all or one per publisher; None: as if unset."""
 
     def without(self, publisher: str) -> Any:
-        """Return the value without the steps of `publisher`, one of `read_from`."""
+        """Return the value without the steps of `publisher`, one of `read_from`; None means as if unset."""
         by_publisher = isinstance(self.otherwise, dict) and publisher in self.otherwise
         return self.otherwise[publisher] if by_publisher else self.otherwise
 

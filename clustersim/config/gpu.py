@@ -73,7 +73,7 @@ class Gpu(Spec):
         return _type(self.matrix, dtype)
 
     def vector_peak(self, dtype: str) -> float:
-        """Return the peak FLOP/s of element-wise operations in `dtype`."""
+        """Return the peak FLOP/s of element-wise operations in `dtype`; a type that the GPU lacks runs as the next wider one."""
         return self.vector[_type(self.vector, dtype)]
 
 
@@ -90,7 +90,7 @@ _WIDER: dict[str, DType] = {
 
 
 def _type(rates: dict[DType, float], dtype: str) -> DType:
-    """Return the data type that runs as `dtype`: itself, the next wider one with a rate, or else the fastest."""
+    """Return the data type in which `dtype` runs: itself, the next wider one with a rate, or else the fastest one."""
     name = dtype
     while name not in rates and name in _WIDER:
         name = _WIDER[name]

@@ -39,7 +39,7 @@ def _subclasses(kind: type[Spec]) -> Iterator[type[Spec]]:
 
 
 def _field(schema: Schema, text: str) -> Schema:
-    """Return the schema of a field with its docstring, and with a default if that is written in the file as it is stored."""
+    """Return a field's schema with its docstring `text`, and its default if the file would contain it as it is stored."""
     described = {key: value for key, value in schema.items() if key != "title"}
     default = described.pop("default", None)
     plain = default is not None and not isinstance(default, list | dict)

@@ -46,7 +46,7 @@ def first_error(
 
 
 def _real(detail: ErrorDetails, data: Any) -> Loc:
-    """Return the position of an error in the data; pydantic's path also contains the alternatives of unions."""
+    """Return the position of an error in `data`, without the names of a union's alternatives that pydantic's path contains."""
     here, real = data, []
     for part in detail["loc"]:
         inside = isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)
@@ -77,14 +77,14 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Lo
 
 
 def _remedy(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> tuple[str, Iterable[str]]:
-    """Return (section that an unknown key belongs to, "" if unknown; keys that it may mean)."""
+    """Return (what to write for an unknown key, "" if that is not clear; keys of the spec that it may mean)."""
     known = _keys(kind, detail["loc"][:-1])
     longer = [name for name in known if name.startswith(f"{loc[-1]}_")]
     return "" if longer else _elsewhere(kind, at, loc), longer or known
 
 
 def _elsewhere(kind: type[BaseModel], at: Loc, loc: Loc) -> str:
-    """Return the section of a key that is in the wrong section or written with dots; "" otherwise."""
+    """Return the remedy for a key with dots or in the wrong section, such as `write it as model.heads`; "" for other keys."""
     key = str(loc[-1])
     for path in _paths(kind):
         if len(path) > 1 and key == ".".join(path):
@@ -145,7 +145,7 @@ def _shown(value: Any) -> str:
 
 
 def _keys(kind: type[BaseModel], loc: Loc) -> set[str]:
-    """Return the keys allowed at `loc` below a spec, through nested specs and the alternatives of unions."""
+    """Return the keys that a spec allows at position `loc` below it, through nested specs and alternatives of unions."""
     kinds = [kind]
     for part in (name for name in loc if isinstance(name, str)):
         fields = [k.model_fields[part] for k in kinds if part in k.model_fields]
@@ -156,7 +156,7 @@ def _keys(kind: type[BaseModel], loc: Loc) -> set[str]:
 
 
 def _specs(annotation: Any) -> list[type[BaseModel]]:
-    """Return the specs in a type, also those inside its unions and lists."""
+    """Return the specs in a type annotation, including those inside its unions and lists."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [spec for argument in get_args(annotation) for spec in _specs(argument)]

@@ -24,18 +24,20 @@ def resolved(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     known: dict[tuple[str, ...], Any] = {}
 
-    def walked(value: Any, at: tuple[str, ...], depth: int = 0) -> Any:
+    def replaced(value: Any, at: tuple[str, ...], depth: int = 0) -> Any:
+        """Return a value with its references replaced. at: keys that lead to it. depth: references followed so far."""
         if isinstance(value, dict):
-            return {key: walked(inner, (*at, key)) for key, inner in value.items()}
+            return {key: replaced(inner, (*at, key)) for key, inner in value.items()}
         text = value
         while isinstance(text, str) and len(text) <= _TEXT and (match := _INNERMOST.search(text)):
-            inner = named(match[1], at, depth)
+            inner = target_of(match[1], at, depth)
             if inner is None or isinstance(inner, dict | list) or "${" in str(inner):
                 break
             text = inner if match[0] == text else text.replace(match[0], str(inner))
         return value if isinstance(text, str) and len(text) > _TEXT else text
 
-    def named(name: str, at: tuple[str, ...], depth: int) -> Any:
+    def target_of(name: str, at: tuple[str, ...], depth: int) -> Any:
+        """Return what a reference's name stands for: a resolver's result or a value; None if there is neither."""
         operation, colon, rest = name.partition(":")
         if colon:
             return computed(operation, rest.split(","))
@@ -46,10 +48,10 @@ def resolved(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             for part in path:
                 inner = inner.get(part) if isinstance(inner, dict) else None
             known[path] = None  # while it is replaced: what refers to itself refers to nothing
-            known[path] = walked(inner, path, depth + 1) if isinstance(inner, str) else inner
+            known[path] = replaced(inner, path, depth + 1) if isinstance(inner, str) else inner
         return known.get(path)
 
-    return {key: walked(value, (key,)) for key, value in data.items()}
+    return {key: replaced(value, (key,)) for key, value in data.items()}
 
 
 def computed(operation: str, terms: Iterable[str]) -> int | float | None:

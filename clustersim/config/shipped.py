@@ -43,11 +43,9 @@ def files(room: Room) -> dict[str, Path]:
 
 
 def find(room: Room, argument: str | Path) -> Path:
-    """Return the file for an existing path, the name of a shipped file, or its old name.
+    """Return the path of an existing path or of a shipped name, present or old; for a model's folder, that of its config.json.
 
-    For a folder with a model it is the config.json.
-
-    Raises InputError with the nearest name when there is none.
+    Raises InputError with the nearest name if there is none.
     """
     if not str(argument).strip():
         raise InputError(f"{str(argument)!r}: names no {_WORDS[room]}; give a file, or one of `clustersim list {room}`")
@@ -73,7 +71,7 @@ def called(room: Room, path: Path) -> str:
 
 
 def renamed(room: Room, argument: str | Path) -> str | None:
-    """Return the present name of a shipped file that is named by its old name or path; else None."""
+    """Return the present name of a shipped file for its old name or old path; None for any other argument."""
     path = Path(argument)
     name = path.stem if path.suffix in SUFFIXES else str(path)
     return RENAMED.get(name) if room == "topologies" and not _exists(path) else None

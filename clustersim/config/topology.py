@@ -54,7 +54,7 @@ def _node(value: object) -> str | dict[str, Any]:
 
 
 def _matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
-    """Return the validator of text that matches a pattern. rule: what is wrong with other text, and the remedy."""
+    """Return the validator of text that fully matches a pattern. rule: end of its error, which says what is wrong."""
 
     def check(value: str) -> str:
         if pattern.fullmatch(value):
@@ -69,12 +69,12 @@ _VERSION = _matching(_RELEASE, 'a version of NCCL; write one in quotes, like "2.
 
 
 def nccl_algorithm(value: str) -> str | None:
-    """Return NCCL's algorithm with that name, in any case and in NCCL's own spelling (`NVLSTree`); None if there is none."""
+    """Return NCCL's name of an algorithm in any case, with or without underscores (`NVLSTree`); None if unknown."""
     return {name.replace("_", ""): name for name in NCCL_ALGORITHMS}.get(value.lower().replace("_", ""))
 
 
 def nccl_protocol(value: str) -> str | None:
-    """Return NCCL's protocol with that name, in any case; None if there is none."""
+    """Return NCCL's name of a protocol in any case; None if unknown."""
     return {name.lower(): name for name in NCCL_PROTOCOLS}.get(value.lower())
 
 
@@ -141,7 +141,7 @@ class Gpus(Spec):
 
 
 def _pair(value: object) -> object:
-    """Return (GPU, GPU, links, bytes/s of a link) of a pair; by default one link, and 0 for the rate of `link`."""
+    """Return (smaller GPU, larger GPU, links, bytes/s of a link; 0: that of `link`), by default one link. Raises ValueError."""
     if not isinstance(value, list | tuple) or len(value) not in (2, 3, 4):
         raise ValueError(
             "must be two GPUs of a node, their links and perhaps the rate of one, such as [0, 1, 12, 25GB/s]"

@@ -90,7 +90,7 @@ def read_packaged(path: Path) -> Document:
 
 
 def read(path: str | Path) -> Document:
-    """Read one YAML file. Raises InputError if it cannot be read, and ConfigError for errors in its content."""
+    """Return the document of a YAML file. Raises InputError if it cannot be read, and ConfigError for errors in its content."""
     return parse(read_text(path, "a YAML file"), str(path))
 
 
@@ -117,7 +117,7 @@ class _Reader:
         self.path, self.foreign, self.positions = path, foreign, dict[Loc, Position]()
 
     def count(self, node: YamlNode, depth: int, known: dict[int, int]) -> int:
-        """Return the number of values below a node, counting each use of an alias, before any is created."""
+        """Return the number of values in a node, counting each use of an alias. known: counts so far by the id of the node."""
         if id(node) not in known:
             if depth > MAX_DEPTH:
                 raise self.too_many(node)
@@ -128,7 +128,7 @@ class _Reader:
         return self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
 
     def value(self, node: YamlNode, loc: Loc) -> Any:
-        """Return a node as plain data, and record the position of every value in it."""
+        """Return a node as plain data, and record the position of every value in it. Raises ConfigError for invalid values."""
         self.positions[loc] = Position(*node.place)
         if len(loc) > MAX_DEPTH:
             raise self.too_many(node)

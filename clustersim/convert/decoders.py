@@ -117,7 +117,7 @@ def text_model(config: Config, sections: Iterable[str] = ()) -> Config:
 
 
 def unread(config: Config, family: Architecture) -> None:
-    """Raise InputError for keys that are set, may change shapes, and were not read."""
+    """Raise InputError for keys that are set, were not read, and may change shapes: neither NEUTRAL nor ignored by the family."""
     on = [key for key, value in config.keys.items() if value not in (None, False, 0, "", [], {})]
     if left := [key for key in on if key not in {*config.read, *family.ignored} and not NEUTRAL.fullmatch(key)]:
         what = ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")

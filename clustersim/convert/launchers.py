@@ -57,7 +57,7 @@ def of_command(words: Sequence[str]) -> LaunchSettings:
 
 
 def _options(words: Sequence[str], launcher: str) -> dict[str, int]:
-    """Return {option by Slurm's long name: last number in its value} of a launcher's words, without zeros."""
+    """Return {option by Slurm's long name: number at the end of its value}, without options that lack one or have 0."""
     numbers: dict[str, int] = {}
     names = _names("launch_options", launcher)
     for name, value in _pairs(words):
@@ -83,7 +83,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _launch(numbers: Mapping[str, int], launcher: str) -> LaunchSettings:
-    """Return the settings for {option by Slurm's name: number}, completed by division and multiplication, with variables."""
+    """Return the settings of a launcher for {option by Slurm's name: number}; missing numbers follow from products of others."""
     counts = dict(numbers)
     for total, part, each in (
         *(

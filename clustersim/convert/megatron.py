@@ -36,7 +36,7 @@ def find(key: str) -> Alias | None:
 
 
 def refused(key: str, value: object) -> str | None:
-    """Return the remedy for an argument without a workload key; None if the argument has a key, or its value turns it off."""
+    """Return the remedy for an argument that no workload key expresses; None if one does, or if `value` turns it off."""
     remedy = REMEDIES.get(key)
     return None if remedy is None or value in (None, False, 0) else remedy
 

@@ -86,14 +86,14 @@ def refused(spec: Workload) -> Iterator[tuple[str, bool, str]]:
         model.mtp_layers > 0 and model.positions == "learned",
         "MTP needs rotary positions or none",
     )
-    rerun = train.recompute == "selective" and {"layernorm", "moe_act"} & {*train.recompute_modules}
+    recomputed = train.recompute == "selective" and {"layernorm", "moe_act"} & {*train.recompute_modules}
     delayed = train.precision == "fp8" and train.fp8_scaling == "delayed"
-    why = "norms and activations are not rerun with delayed scaling"
-    yield "training.recompute_modules", bool(rerun and delayed), why
+    why = "norms and activations are not recomputed with delayed scaling"
+    yield "training.recompute_modules", bool(recomputed and delayed), why
     padded = train.pad_to_capacity and split.algorithms.ep == "deepep"
     yield "training.pad_to_capacity", padded, "DeepEP sends rows without padding"
     paired = split.zero == 3 and split.overlap.ep == "microbatch"
-    yield "parallelism.overlap.ep", paired, "Megatron-FSDP gathers the parameters of each pass anew"
+    yield "parallelism.overlap.ep", paired, "Megatron-FSDP gathers the parameters in each pass"
     yield "parallelism.vpp", split.pp == 1 and split.vpp > 1, "one pipeline stage has no virtual ones"
     yield (
         "parallelism.expert_tp",

@@ -75,7 +75,7 @@ def silent(name: str, options: Mapping[str, object]) -> bool:
     """Return whether argument `name` among `options` sets no key by itself: its group does, or another argument overrides it."""
     if name == "schedule":
         return options.get(name) == "interleaved" and bool(_rounds(options))
-    if name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):  # the latter decides beside flex alone
+    if name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):  # the latter has an effect with flex alone
         flex = options.get("moe_token_dispatcher_type") == "flex" and "moe_flex_dispatcher_backend" in options
         return flex == (name == "moe_token_dispatcher_type")
     return name in GROUPED or (name in UNDER_LATENT and bool(options.get("multi_latent_attention")))
@@ -134,7 +134,7 @@ def _latent(options: Mapping[str, object]) -> list[GroupedKey]:
 
 
 def _sharded(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the keys of Megatron-FSDP's sharding, [] without it. With two buffers, one block is gathered while another runs."""
+    """Return the keys of Megatron-FSDP's sharding, [] without it. Raises GroupError for an unknown strategy."""
     name = next((candidate for candidate in sorted(SHARDED) if options.get(candidate)), None)
     if name is None:
         return []
@@ -144,6 +144,7 @@ def _sharded(options: Mapping[str, object]) -> list[GroupedKey]:
         raise GroupError("data_parallel_sharding_strategy", why)
     keys = [GroupedKey(name, ("parallelism", "zero"), STRATEGIES[strategy])]
     if strategy == "optim_grads_params":
+        # with two buffers, one block is gathered while another runs
         ahead = {"forward_prefetch": 1} if options.get("fsdp_double_buffer") else {}
         keys.append(GroupedKey(name, ("parallelism", "fsdp"), {**IN_PLACE, **ahead}))
     return keys
@@ -157,7 +158,7 @@ def _encoder(options: Mapping[str, object]) -> list[GroupedKey]:
 
 
 def _hybrid(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the layers of a letter pattern, each a block of Mamba-2, attention, MLP or experts; [] without a pattern."""
+    """Return the keys of a pattern's layers, a block for each letter; [] without one. Raises GroupError for unknown letters."""
     name = next((candidate for candidate in HYBRID if options.get(candidate)), None)
     if name is None:
         return []
@@ -193,7 +194,7 @@ def _layers(options: Mapping[str, object]) -> list[GroupedKey]:
     alone = window and "window_attn_skip_freq" not in names
     keys = [GroupedKey("window_size", ("model", "window"), window)] if alone else []
     if not names or not isinstance(layers, int) or not 0 < layers <= LONGEST:
-        return keys  # what is wrong with the number of layers is said where that is validated
+        return keys  # the validation of the number of layers reports its error
     flags = {name: frequency(name, options[name], layers) for name in names}
     width = options.get("ffn_hidden_size")
     dense = {"experts": 0, **({"ffn": width} if width else {})}

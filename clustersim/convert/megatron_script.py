@@ -373,7 +373,7 @@ class ArgumentImport:
             self.default("training.global_batch", batch, why)
 
     def _parallelism(self) -> None:
-        """Complete the pipeline's chunks and schedule, and drop settings that have no effect beside the others."""
+        """Complete the pipeline's chunks and schedule, and drop settings that have no effect with the others."""
         split = self._section("parallelism")
         each, pp = self.options.get(EACH), self._integer("parallelism", "pp")
         if isinstance(each, int):

@@ -33,9 +33,9 @@ PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 
 def override(document: Document, overrides: Overrides, from_: Mapping[str, SourcePlace] | None = None) -> Document:
-    """Return the document with values replaced; validation finds unknown keys. Raises InputError for keys of a workload.
+    """Return the document with values replaced by dotted key; validating the result finds unknown keys.
 
-    from_: sources of values by dotted key; all others are from a command line.
+    from_: sources of values by dotted key; all others are from a command line. Raises InputError for keys of a workload.
     """
     if not overrides:
         return document
@@ -103,7 +103,7 @@ def _with_gpu(shape: TopologyShape, gpu: str) -> list[tuple[Loc, object]]:
 
 
 def _put(data: Section, target: Loc, value: object, key: str) -> None:
-    """Set a value at its position; a list is indexed, and a named node type becomes one that extends it."""
+    """Set the value at a position. A number is an index of a list; a named node type becomes a section that extends it."""
     here: SectionOrList = data
     for depth, part in enumerate(target[:-1], 1):
         if isinstance(here, list):

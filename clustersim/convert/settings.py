@@ -112,7 +112,7 @@ class ToolSettings:
         return settings
 
     def number(self, name: str, least: int = 1) -> int:
-        """Return an integer setting of at least `least`. Raises InputError for another value."""
+        """Return an integer setting, or its default. Raises InputError unless it is between `least` and 10^9."""
         value = self[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
             raise self.error(name, f"must be a whole number of at least {least}")

@@ -70,7 +70,7 @@ class Shell:
                 self._statement(statement.removeprefix("then ").strip())
 
     def _branch(self, first: str, statement: str, branches: list[list[bool]]) -> None:
-        """Open, switch or close an `if`: `branches` has [whether a branch was taken, whether this one is] of each."""
+        """Open, switch or close an `if`. branches: [whether one of its branches was taken, whether this one is] of each."""
         if first == "if":
             outer = all(holds for _, holds in branches)
             holds = outer and self._true(statement[2:])
@@ -110,7 +110,7 @@ class Shell:
         return False
 
     def _statement(self, statement: str) -> None:
-        """Set the variables of an assignment; record a command, or run the text of a shell or `eval`."""
+        """Set the variables of an assignment, record a command, or run the text of a shell or `eval`."""
         words = split(statement)
         if words and words[0] in _KEYWORDS:
             words = [word for word in words[1:] if not word.startswith("-")]

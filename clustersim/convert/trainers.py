@@ -199,7 +199,7 @@ class TrainerImport:
         return name
 
     def _adapter(self) -> None:
-        """Set the low-rank adapters of LoRA, and the frozen weights of bitsandbytes."""
+        """Set the keys of low-rank adapters (LoRA) and of frozen weights' format, if the settings have an adapter."""
         if self.facts.get("adapter") is None or "training.lora" in self.keys:
             return
         targets = self.facts.get("targets", ["q_proj", "v_proj"])  # PEFT's of Llama (peft/utils/constants.py)
@@ -236,7 +236,7 @@ class TrainerImport:
             self.keys["parallelism.reduce_every_microbatch"] = stage == 2
 
     def _sharding(self, defaults: Mapping[str, object], gpus: int) -> None:
-        """Set the keys of FSDP's sharding and gathers. defaults: keys of its strategy. Raises InputError for unknown GPUs."""
+        """Set the keys of FSDP's sharding and gathers from `defaults` of its strategy. Raises InputError without GPUs."""
         keys = dict(defaults)
         if keys.get("parallelism.fsdp.shard") == "node":
             if not gpus:
