@@ -18,7 +18,7 @@ Contributions = dict[tuple[int, int], int]
 
 
 def chunks_of(op: str, n: int, steps: Iterable[Step]) -> int:
-    """Return the number of chunks of the array of `op`: n² for an all_to_all, else one more than the largest index in `steps`."""
+    """Return the number of chunks of `op`: n² for all_to_all, dispatch and combine, else 1 + the largest in `steps`."""
     return n * n if op in SKEWED else 1 + max(step.chunk for step in steps)
 
 

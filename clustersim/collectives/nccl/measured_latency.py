@@ -70,7 +70,7 @@ class MeasuredConstants(NamedTuple):
     """Latency of a message by Simple, in us."""
     spread: float
     """Share of NVLink's rate that many simultaneous messages reach."""
-    own: float
+    to_self: float
     """Bytes/s of a rank's message to itself."""
     net: PerProtocol = (NET_LL, *V2_30.net["tree"][1:])
     """Time of a hop between nodes, in us, the same for rings and trees."""

@@ -139,11 +139,11 @@ def _rate(op: str, size: float, shape: CommunicatorShape, node: NodeFacts, const
     if shape.busiest is not None:
         row_share, inside_node, nic = shape.busiest
         return 1 / (
-            inside_node / inside + row_share / constants.own
+            inside_node / inside + row_share / constants.to_self
             if shape.nodes == 1
             else max(inside_node / inside, nic / node.nic)
         )
     ranks, per_node = shape.ranks, shape.per_node
     if shape.nodes == 1:
-        return ranks / ((ranks - 1) / inside + 1 / constants.own)
+        return ranks / ((ranks - 1) / inside + 1 / constants.to_self)
     return ranks / max((per_node - 1) / inside, (ranks - per_node) * per_node / (node.nic * shape.nics))

@@ -131,7 +131,7 @@ class CommunicatorShape(NamedTuple):
 
     @property
     def group(self) -> Group:
-        """Return the Group with `levels` from the node outwards, or one level if nodes differ in size."""
+        """Return the Group with levels (ranks per node, nodes), or (1, ranks) with `sizes` if nodes differ in size."""
         if not self.even:
             return Group(self.ranks, (1, self.ranks), sizes=self.sizes)
         return Group(self.ranks, (self.per_node, self.nodes), rings=self.rings.orders if self.rings else ())
