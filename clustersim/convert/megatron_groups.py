@@ -144,8 +144,8 @@ def _sharded(options: Mapping[str, object]) -> list[GroupedKey]:
         raise GroupError("data_parallel_sharding_strategy", why)
     keys = [GroupedKey(name, ("parallelism", "zero"), STRATEGIES[strategy])]
     if strategy == "optim_grads_params":
-        # with two buffers, one block is gathered while another runs
-        ahead = {"forward_prefetch": 1} if options.get("fsdp_double_buffer") else {}
+        two_buffers = options.get("fsdp_double_buffer")
+        ahead = {"forward_prefetch": 1} if two_buffers else {}  # one block is gathered while another runs
         keys.append(GroupedKey(name, ("parallelism", "fsdp"), {**IN_PLACE, **ahead}))
     return keys
 

@@ -39,14 +39,11 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
     """
     if not overrides:
         return document
+    has_fabric = "fabric" in document.data or {"fabric", "fabric.kind"} & overrides.keys()
     for key in overrides:
         if not of_topology(key):
             raise InputError(f"{key}: not a key of a topology; write one such as cluster.nodes")
-        if (
-            key.startswith("fabric.")
-            and "fabric" not in {*document.data, *overrides}
-            and "fabric.kind" not in overrides
-        ):
+        if key.startswith("fabric.") and not has_fabric:
             why = f"{document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
             raise InputError(f"{key}: {why}")
     changed = Overridden(document.path, copied(document.data), document.positions, {}, notes=document.notes)
