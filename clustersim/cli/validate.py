@@ -88,11 +88,11 @@ def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Out
 
 def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     """Yield the errors over all runs, publishers and groups as text, and why runs were not simulated."""
-    from clustersim.validate.page import PUBLISHERS, WORST, far, publishers, sentence, tables
+    from clustersim.validate.page import PUBLISHERS, WORST, publishers, sentence, tables, worst_cells
     from clustersim.validate.statistics import worst
 
     yield sentence(found)
-    farthest = ("Farthest off", WORST[:-1], [far(one) for one in worst(outcomes)])
+    farthest = ("Farthest off", WORST[:-1], [worst_cells(row) for row in worst(outcomes)])
     for title, head, rows in (farthest, ("By publisher", PUBLISHERS, publishers(found)), *tables(found, outcomes)):
         if rows:
             yield from ("", title, *table([head, *rows], "<>"))

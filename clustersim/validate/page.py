@@ -30,9 +30,9 @@ STYLE = Path(__file__).parent / "page.css"
 TableRows = Sequence[Sequence[str]]
 
 
-def page(found: Mapping[str, Any], outcomes: Sequence[Outcome], title: str) -> str:
-    """Return the page of the result of `report`; equal outcomes give equal text."""
-    body = "\n".join(_sections(found, outcomes))
+def page(result: Mapping[str, Any], outcomes: Sequence[Outcome], title: str) -> str:
+    """Return the page as HTML; equal outcomes give equal text. result: of `report.report`. title: words after `validate`."""
+    body = "\n".join(_sections(result, outcomes))
     style = STYLE.read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
@@ -42,50 +42,50 @@ def page(found: Mapping[str, Any], outcomes: Sequence[Outcome], title: str) -> s
     )
 
 
-def _sections(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the parts of the page as HTML."""
+def _sections(result: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the sections of the page as HTML: main result, charts, worst runs, runs not simulated, tables."""
     rows = compared(outcomes)
-    yield f'<p class="answer">{escape(sentence(found))}</p>'
+    yield f'<p class="answer">{escape(sentence(result))}</p>'
     if rows:
-        yield from _pictures(found, rows)
+        yield from _pictures(result, rows)
         yield from _worst(rows)
-    for title, head, cells in tables(found, outcomes):
+    for title, head, cells in tables(result, outcomes):
         yield f"<h2>{escape(title)}</h2>"
         yield _table(head, cells)
 
 
-def sentence(found: Mapping[str, Any]) -> str:
+def sentence(result: Mapping[str, Any]) -> str:
     """Return the main result: errors and coverage of strangers' runs, then of runs that were used."""
-    every = found["stranger"]
-    if not every["runs"]:
-        return f"None of {found['runs_read']} runs could be compared."
+    total = result["stranger"]
+    if not total["runs"]:
+        return f"None of {result['runs_read']} runs could be compared."
     mean, median, tail, bias = (
-        100 * every[key] for key in ("publisher_mean_error", "median_error", "p90_error", "bias")
+        100 * total[key] for key in ("publisher_mean_error", "median_error", "p90_error", "bias")
     )
-    known = every["with_interval"]
-    inside = f" {100 * every['inside']:.0f} % lie inside their interval (it promises 80 %)." if known else ""
-    left_out, in_sample = (100 * found[name]["publisher_mean_error"] for name in ("left_out", "in_sample"))
+    known = total["with_interval"]
+    inside = f" {100 * total['inside']:.0f} % lie inside their interval (it promises 80 %)." if known else ""
+    left_out, in_sample = (100 * result[name]["publisher_mean_error"] for name in ("left_out", "in_sample"))
     return (
-        f"{every['runs']} of {found['runs_read']} runs of {every['publishers']} publishers compared, each as a stranger's: "
+        f"{total['runs']} of {result['runs_read']} runs of {total['publishers']} publishers compared, each as a stranger's: "
         f"without all that was read from its publisher or is used by it alone. Mean error over publishers {mean:.1f} %; over "
         f"runs median {median:.1f} %, one in ten above {tail:.0f} %, bias {bias:+.1f} %.{inside} Left out of constants alone: "
         f"{left_out:.1f} %. In sample: {in_sample:.1f} %."
     )
 
 
-def _pictures(found: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str]:
+def _pictures(result: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str]:
     """Yield the scatter of times, and for each grouping the errors of at most 25 groups, as HTML."""
     yield "<h2>Predicted against measured</h2>"
     yield '<p class="dim">Solid: equal. Dashed: 10 % off, and fainter 30 %. Below the line the forecast is too fast.</p>'
     yield _inline(drawing.scatter(rows))
-    for name, of in GROUPS.items():
+    for name, group_of in GROUPS.items():
         errors: defaultdict[str, list[float]] = defaultdict(list)
-        for one in rows:
-            errors[of(one)].append(one["error"])
-        shown = list(found["groups"][name])[:25]
+        for row in rows:
+            errors[group_of(row)].append(row["error"])
+        shown = list(result["groups"][name])[:25]
         yield f"<h2>{TITLES[name]}</h2>"
         yield _inline(drawing.spread({group: errors[group] for group in shown}))
-        yield _table(HEAD, [[group, *figures(found["groups"][name][group])] for group in shown])
+        yield _table(HEAD, [[group, *figures(result["groups"][name][group])] for group in shown])
 
 
 def _inline(canvas: Canvas) -> str:
@@ -97,7 +97,7 @@ HEAD = ("", "runs", "mean", "median", "90th", "bias", "inside the interval")
 
 
 def figures(errors: Mapping[str, Any]) -> list[str]:
-    """Return the figures of a group as text."""
+    """Return the cells of a group below HEAD, without its name. errors: result of `statistics.errors` with at least one run."""
     inside = (
         f"{100 * errors['inside']:.0f} % of {errors['with_interval']}" if errors["with_interval"] else "no interval"
     )
@@ -108,16 +108,19 @@ def figures(errors: Mapping[str, Any]) -> list[str]:
 PUBLISHERS = ("publisher", *HEAD[1:], "left out", "in sample")
 
 
-def publishers(found: Mapping[str, Any]) -> TableRows:
-    """Return the errors by publisher as a stranger, and, if they differ, left out of constants only and in sample."""
-    return [[name, *figures(one), *known_errors(found, name)] for name, one in found["groups"]["publisher"].items()]
+def publishers(result: Mapping[str, Any]) -> TableRows:
+    """Return the rows below PUBLISHERS: errors as a stranger, and, if they differ, without its constants only and in sample."""
+    return [[name, *figures(row), *known_errors(result, name)] for name, row in result["groups"]["publisher"].items()]
 
 
-def known_errors(found: Mapping[str, Any], publisher: str) -> list[str]:
-    """Return a publisher's mean errors, left out of constants only and in sample; blank if equal to the previous figure."""
-    kinds = (found["groups"]["publisher"], found["publishers_left_out"], found["publishers_in_sample"])
+def known_errors(result: Mapping[str, Any], publisher: str) -> list[str]:
+    """Return a publisher's mean error without its constants only, and in sample, as text.
+
+    Blank if equal to the figure before: the error as a stranger, or without its constants.
+    """
+    kinds = (result["groups"]["publisher"], result["publishers_left_out"], result["publishers_in_sample"])
     means = [kind[publisher]["mean_error"] for kind in kinds]
-    return ["" if own == before else f"{100 * own:.1f}%" for before, own in pairwise(means)]
+    return ["" if mean == before else f"{100 * mean:.1f}%" for before, mean in pairwise(means)]
 
 
 WORST = ("run", "model", "on", "measured", "predicted", "80 %", "error", "launching", "where the forecast goes")
@@ -127,54 +130,54 @@ LAUNCHING = (
 
 
 def _worst(rows: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the table of the outcomes that are farthest off, as HTML."""
+    """Yield the table of the ten outcomes with the largest errors, as HTML."""
     farthest = worst(rows)
-    used = {part for one in farthest for part, seconds in one["breakdown_s"].items() if seconds}
+    used = {part for row in farthest for part, seconds in row["breakdown_s"].items() if seconds}
     yield "<h2>The ten farthest off</h2>"
     yield f'<div class="legend">{drawing.parts_legend(used.__contains__)}</div>'
-    yield _table(WORST, [far(one) for one in farthest], (1, 2), [_inline(drawing.bar(one)) for one in farthest])
+    yield _table(WORST, [worst_cells(row) for row in farthest], (1, 2), [_inline(drawing.bar(row)) for row in farthest])
     yield f"<p class='dim'>{LAUNCHING}</p>"
 
 
-def far(one: Outcome) -> list[str]:
+def worst_cells(row: Outcome) -> list[str]:
     """Return the cells of an outcome below WORST, without its picture."""
-    split = f"tp {one['tp']} pp {one['pp']} dp {one['dp']}, microbatch {one['micro_batch'] or '?'}"
-    times = (duration(one[key]) for key in ("measured_s", "predicted_s"))
-    shares = (f"{100 * one['error']:+.1f} %", f"{100 * one['launching']:.0f} %")
-    inside = "none" if one["low_s"] is None else f"{duration(one['low_s'])} to {duration(one['high_s'])}"
-    return [one["id"], one["model"], f"{one['num_gpus']} × {one['gpu']}, {split}", *times, inside, *shares]
+    split = f"tp {row['tp']} pp {row['pp']} dp {row['dp']}, microbatch {row['micro_batch'] or '?'}"
+    times = (duration(row[key]) for key in ("measured_s", "predicted_s"))
+    shares = (f"{100 * row['error']:+.1f} %", f"{100 * row['launching']:.0f} %")
+    inside = "none" if row["low_s"] is None else f"{duration(row['low_s'])} to {duration(row['high_s'])}"
+    return [row["id"], row["model"], f"{row['num_gpus']} × {row['gpu']}, {split}", *times, inside, *shares]
 
 
-def tables(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Sequence[str], TableRows]]:
+def tables(result: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Sequence[str], TableRows]]:
     """Yield (title, head, rows) of the tables that only some validations have."""
-    if found["ablations"]:
-        rows = [["as it is", *figures(found["in_sample"]), ""]]
-        rows += [[name, *figures(e), _moved(e)] for name, e in found["ablations"].items() if e["runs"]]
+    if result["ablations"]:
+        rows = [["as it is", *figures(result["in_sample"]), ""]]
+        rows += [[name, *figures(e), _moved(e)] for name, e in result["ablations"].items() if e["runs"]]
         yield "What each part buys", ("one part changed", *HEAD[1:], "forecasts moved"), rows
-    if found["peers"]:
+    if result["peers"]:
         rows = [
-            [name, str(one["runs"]), *(f"{100 * one[key]:.1f} %" for key in ("mean_error", "ours"))]
-            for name, one in found["peers"].items()
+            [name, str(row["runs"]), *(f"{100 * row[key]:.1f} %" for key in ("mean_error", "ours"))]
+            for name, row in result["peers"].items()
         ]
         yield "Others on the same runs", ("tool", "runs", "its mean error", "clustersim's"), rows
-    sound = found["sound"]
+    sound = result["sound"]
     if sound:
-        rows = [["all", *figures(found["left_out"])], ["sound ones", *figures(sound)]]
+        rows = [["all", *figures(result["left_out"])], ["sound ones", *figures(sound)]]
         yield "Mappings of which many were late", ("runs", *HEAD[1:]), rows
-    if several := sound["sweeps"] if sound else found["sweeps"]:
+    if several := sound["sweeps"] if sound else result["sweeps"]:
         head = ("sweep", "mappings", "mean", "median", "bias", "Spearman", "regret of the first pick")
-        yield "Ranking of mappings", head, [_sweep(one) for one in several]
-    if fit := found["fit"]:
+        yield "Ranking of mappings", head, [_sweep_cells(row) for row in several]
+    if fit := result["fit"]:
         kinds = [("ran", "ran_and_fits", "ran: said to fit likely")]
         kinds += [("crashed", "crashed_and_does_not_fit", "crashed or out of memory: said not to, or not to run")]
         kinds += [("first_picks", "first_picks_ran", "first picks that likely fit, one a sweep: ran")]
         rows = [[words, str(fit[n]), _share(fit[right], fit[n])] for n, right, words in kinds]
         yield "Does it fit?", ("", "runs", "forecast right"), rows
-    if memory := found["memory"]:
-        rows = [[one["id"], one["model"], f"{one['measured_gib']:.2f}", *_peak(one)] for one in memory["runs"]]
+    if memory := result["memory"]:
+        rows = [[row["id"], row["model"], f"{row['measured_gib']:.2f}", *_peak_cells(row)] for row in memory["runs"]]
         yield "Peak memory, GiB", ("run", "model", "measured", "predicted", "error"), rows
-    if found["refused"]:
-        rows = [[kind, str(n), example(outcomes, kind)] for kind, n in found["refused"].items()]
+    if result["refused"]:
+        rows = [[kind, str(n), example(outcomes, kind)] for kind, n in result["refused"].items()]
         yield "Not simulated", ("reason", "runs", "such as"), rows
 
 
@@ -184,30 +187,30 @@ def _moved(errors: Mapping[str, Any]) -> str:
     return f"{errors['moved']}, by up to {most:.{2 if most < 1 else 0}f} %" if errors["moved"] else "none"
 
 
-def _sweep(one: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a sweep in the table of rankings."""
-    name = f"{one['publisher']}: {one['model']} on {one['num_gpus']} × {one['gpu']}"
-    rank = "" if one["spearman"] is None else f"{one['spearman']:.2f}"
-    sizes = (f"{100 * one[key]:.1f} %" for key in ("mean_error", "median_error"))
-    return [name, str(one["runs"]), *sizes, f"{100 * one['bias']:+.1f} %", rank, f"{100 * one['regret']:.1f} %"]
+def _sweep_cells(sweep: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a sweep, a result of `ranking.sweeps`, in the table of rankings."""
+    name = f"{sweep['publisher']}: {sweep['model']} on {sweep['num_gpus']} × {sweep['gpu']}"
+    rank = "" if sweep["spearman"] is None else f"{sweep['spearman']:.2f}"
+    sizes = (f"{100 * sweep[key]:.1f} %" for key in ("mean_error", "median_error"))
+    return [name, str(sweep["runs"]), *sizes, f"{100 * sweep['bias']:+.1f} %", rank, f"{100 * sweep['regret']:.1f} %"]
 
 
-def _share(part: int, whole: int) -> str:
+def _share(part: int, total: int) -> str:
     """Return a count and its share of a whole, such as `3 (75 %)`."""
-    return f"{part} ({100 * part / whole:.0f} %)" if whole else "0"
+    return f"{part} ({100 * part / total:.0f} %)" if total else "0"
 
 
-def _peak(one: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the predicted GiB of a peak and its error, or the reason why there is none."""
-    if one["error"] is None:
-        return "", one["reason"]
-    return f"{one['predicted_gib']:.2f}", f"{100 * one['error']:+.1f} %"
+def _peak_cells(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the predicted GiB of a memory peak and its error, or "" and the reason why there is no forecast."""
+    if row["error"] is None:
+        return "", row["reason"]
+    return f"{row['predicted_gib']:.2f}", f"{100 * row['error']:+.1f} %"
 
 
 def example(outcomes: Sequence[Outcome], kind: str) -> str:
-    """Return the first run refused for a kind of reason, and the reason."""
-    one = next(one for one in outcomes if one["reason_kind"] == kind)
-    return f"{one['id']}: {one['reason']}"
+    """Return `ID: reason` of the first run that was refused for a kind of reason."""
+    row = next(row for row in outcomes if row["reason_kind"] == kind)
+    return f"{row['id']}: {row['reason']}"
 
 
 def _table(
