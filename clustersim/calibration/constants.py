@@ -104,10 +104,7 @@ def _constant(name: str, keys: Mapping[str, float], **fields: Any) -> Constant:
 
 
 def _kernel_constants(prefix: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
-    """Yield the constants of a job's kernels: clocks under load and speeds of vector and attention kernels.
-
-    prefix: dotted key of the node that has the GPU, such as `cluster.node`.
-    """
+    """Yield the constants of a job's kernels: clocks, speeds of vector and attention kernels. prefix: key of the GPU's node."""
     if job.spec.clocks == "sustained":
         yield from _clock_constants(f"{prefix}.gpus.sustained", gpu, job.training.precision)
     speed, current = f"{prefix}.gpus.speed", {str(group): value for group, value in gpu.speed.items()}
@@ -138,10 +135,7 @@ def _clock_constants(prefix: str, gpu: Gpu, precision: str) -> Iterator[Constant
 
 
 def _node_constants(prefix: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:
-    """Yield the constants of a job's launches and transfers: host, NVLink and network, as far as the job uses them.
-
-    prefix: dotted key of the node, such as `cluster.node`.
-    """
+    """Yield the constants of the host, NVLink and network that a job uses. prefix: key of the node, such as `cluster.node`."""
     if job.training.framework:
         name = job.training.framework.partition(" ")[0]
         yield _constant(f"host, {name}", {f"{prefix}.host.slowdown": node.host.slowdown}, slows=True)

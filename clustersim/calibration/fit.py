@@ -117,9 +117,8 @@ def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = la
         stale = (np.abs(logs - previous) > MOVED).tolist() if number + 1 < ROUNDS else [False] * len(constants)
         ratios, slopes = _linearized(measurements, constants, logs, slopes, stale, show)
     left_out = [
-        observation.log_ratio
-        - float(slopes[row] @ posterior([*observations[:row], *observations[row + 1 :]], prior).mean)
-        for row, observation in enumerate(observations)
+        observed.log_ratio - float(slopes[row] @ posterior([*observations[:row], *observations[row + 1 :]], prior).mean)
+        for row, observed in enumerate(observations)
     ]
     return MachineEstimate(tuple(measurements), constants, estimate, logs, before, ratios, np.array(left_out), likely)
 
@@ -181,12 +180,12 @@ def _linearized(
         names = {constant.name for constant in measurement.constants}
 
         def change(
-            index: int, factor: float, run: Measurement = measurement, usual: float = float(ratios[row])
+            index: int, factor: float, run: Measurement = measurement, base: float = float(ratios[row])
         ) -> float:
             """Return the change of the forecast's logarithm if the constant at `index` is `factor` times as large."""
             step = np.zeros(len(constants))
             step[index] = log(factor)
-            return usual - _log_ratio(run, constants, logs + step)
+            return base - _log_ratio(run, constants, logs + step)
 
         for index, constant in enumerate(constants):
             if stale[index] and constant.name in names:

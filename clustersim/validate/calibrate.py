@@ -27,10 +27,11 @@ PUBLISHERS = 5
 
 
 def table(outcomes: Sequence[Outcome], left_out: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the table of intervals, as written to its JSON file. Raises InputError for fewer than PUBLISHERS publishers.
+    """Return the table of intervals as plain data. Raises InputError for fewer than PUBLISHERS publishers.
 
-    outcomes: forecasts as a stranger's, which give the scores. left_out: the same runs, only without constants read from their
-    publisher; they give the levels, because a forecast for another publisher knows these frameworks and networks.
+    `bound`: largest score inside an interval; `without`: {publisher group: bound without it}; `levels`, `seen`: results of
+    `levels_of` and `known_groups`. outcomes: forecasts as a stranger's, which give the scores. left_out: the same runs, only
+    without constants read from their publisher; they give the levels, as forecasts for others know these frameworks.
     """
     rows = [row for row in outcomes if row["status"] == "ok" and row["measured_s"]]
     names = sorted({row["publisher"] for row in rows})
@@ -123,8 +124,8 @@ def bound(scores: Sequence[tuple[float, str]]) -> float:
     runs = Counter(name for _, name in scores)
     named = [(value, name if runs[name] >= FEWEST else "") for value, name in sorted(scores)]
     counts = Counter(name for _, name in named)
-    weights, wanted = accumulate(1 / counts[name] for _, name in named), SHARE * len(counts) * (1 - 1e-12)
-    return next((value for (value, _), sofar in zip(named, weights, strict=True) if sofar >= wanted), float("inf"))
+    weights, least = accumulate(1 / counts[name] for _, name in named), SHARE * len(counts) * (1 - 1e-12)
+    return next((value for (value, _), sofar in zip(named, weights, strict=True) if sofar >= least), float("inf"))
 
 
 def _counts(rows: Sequence[Outcome], inside: Sequence[bool]) -> Mapping[str, Mapping[str, tuple[int, int]]]:

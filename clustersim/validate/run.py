@@ -147,7 +147,7 @@ def _setup(run: Run, view: Knowledge) -> Setup | None:
 
 
 def _name(version: Ablation | None) -> str:
-    """Return the name of a change in the log, "" for none."""
+    """Return the name of a change in the log, such as `clocks=boost`; "" for none."""
     return "" if version is None else "=".join(version)
 
 

@@ -23,7 +23,10 @@ def split(outcome: Outcome) -> str:
 
 
 def cell(outcome: Outcome) -> str:
-    """Return a run's cell of GPU, precision, tp or not, sequence and scale. Errors of a publisher's cells may cancel."""
+    """Return GPU, precision, tp or not, sequence (long above LONG) and scale of a run as text, such as `h100 bf16, no tp, …`.
+
+    Errors are also averaged by this cell, because those of a publisher's cells can cancel.
+    """
     tp = "tp" if (outcome["tp"] or 1) > 1 else "no tp"
     length = "long" if (outcome["seq"] or 0) > LONG else "short"
     return f"{outcome['gpu']} {outcome['precision']}, {tp}, {length}, {group('gpus')(outcome)} GPUs"
