@@ -90,7 +90,8 @@ def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
     for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):
         now = f"× {exp(x):.3f} ± {100 * fit.posterior.spread(one.name):.0f} %"
         yield f"  {one.name:<{width}}  {now:>14}  ± {100 * one.spread:.0f} %"
-    odd = [one.name for one, weight in zip(fit.measurements, fit.posterior.weights.tolist(), strict=True) if weight < ODD]
+    weights = zip(fit.measurements, fit.posterior.weights.tolist(), strict=True)
+    odd = [measurement.name for measurement, weight in weights if weight < ODD]
     if odd:
         yield from folded(f"unlike the others, and counted less: {', '.join(odd)}")
     if found.refused:
