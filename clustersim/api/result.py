@@ -121,10 +121,10 @@ class Result:
 
     def compare(self, *others: Result) -> CompareResult:
         """Return the differences between this result and others, as `clustersim compare`. Raises InputError as `explain`."""
-        from clustersim.explain.differences import Comparison, of_step
+        from clustersim.explain.differences import Comparison, from_step
 
         steps = [(f"result {n}", one) for n, one in enumerate((self, *others), 1)]
-        return CompareResult(Comparison(tuple(of_step(name, one._question, one.summary) for name, one in steps)))
+        return CompareResult(Comparison(tuple(from_step(name, one._question, one.summary) for name, one in steps)))
 
     @property
     def _question(self) -> StepQuestion:

@@ -105,7 +105,7 @@ def plan(
         output.say(*_lines(found, command, workload.stem), str(near["said"]), "")
         others: list[Change] = []
         for one in changes(planner, found) if output.out or output.as_json or not output.quiet else ():
-            if said := _change(found.asked, found.plans[0][1], one):  # a plan is shown while others are searched
+            if said := _change(found.request, found.plans[0][1], one):  # a plan is shown while others are searched
                 output.say(f"  {said}" if others else f"what a change is worth:\n  {said}")
             others.append(one)
         if output.out or output.as_json:
@@ -122,7 +122,7 @@ def _under_way(sought: str, done: int, left: int) -> str:
 
 def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
     """Return the plans of all kinds of cluster, and the effect of changed requests, as JSON data."""
-    asked = found.asked
+    asked = found.request
     front = zip(found.winners, found.front, strict=True)
     return {
         "tokens": asked.tokens,
@@ -165,10 +165,10 @@ def _lines(found: Answer, command: PointCommand, name: str) -> Iterator[str]:
     from clustersim.planning.request import BEST
     from clustersim.report.terminal import folded
 
-    asked, best = found.asked, found.plans[0][1]
+    asked, best = found.request, found.plans[0][1]
     goal = f": the {BEST[found.goal]} plan" if asked.objective or found.goal != asked.goal else ""
     most, tokens = (scaled(amount, "").strip() for amount in (most_tokens(asked.tokens), asked.tokens))
-    yield from (f"{name}, {tokens} tokens, within {asked.said}{goal}", "", *_table(found.plans))
+    yield from (f"{name}, {tokens} tokens, within {asked.limits_text}{goal}", "", *_table(found.plans))
     if not all(BATCH in kind for kind, _ in found.plans):
         *others, last = map(str, found.batches)
         chosen = f"the best of {', '.join(others)} and {last}" if others else "the workload's"
@@ -223,7 +223,7 @@ def _cluster(kind: Point, differ: Sequence[str]) -> str:
 
 def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
     """Return the plan of a change in words: nodes, days, difference in cost and step; "" for a free one that saves no time."""
-    money, other = one.asked.budget != asked.budget, one.plan  # another budget gives the fastest plan
+    money, other = one.request.budget != asked.budget, one.plan  # another budget gives the fastest plan
     if other is None:
         return f"{one.what}: no plan{', whatever the deadline' if money else ''}"
     step = other.row["step_time_s"] / best.row["step_time_s"] - 1

@@ -61,15 +61,15 @@ def compare(
     if rank is not None and not traces:
         raise InputError(f"--rank {rank}: is for a trace; give one behind the result")
     if traces:
-        from clustersim.explain.beside_trace import beside
         from clustersim.explain.gpu_trace import measured
         from clustersim.explain.text import trace_lines
+        from clustersim.explain.trace_comparison import comparison
         from clustersim.question import StoredRun
 
         with output.progress() as progress:
             stored = StoredRun.of(next(path for path in results if path != traces[0]))
             progress("read the trace")
-            times = beside(stored.again(progress), measured(traces[0]), rank)
+            times = comparison(stored.again(progress), measured(traces[0]), rank)
         output.show("compare", times.facts, lambda: trace_lines(times, look().strong))
         return
     from clustersim.explain.differences import compared

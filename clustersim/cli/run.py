@@ -117,11 +117,11 @@ def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Pr
 def _add_costs(result: StepResult, wanted: bool, prices: options.Prices) -> None:
     """Add the costs of the step to its summary if `wanted`, or if prices are given."""
     if (figures := prices.figures()) or wanted:
-        from clustersim.costs.bill import of_step, rates
+        from clustersim.costs.bill import rates, step_costs
         from clustersim.costs.figures import load
 
         found, step = rates(result.topology, figures or load()), result.summary["expected_step_time_s"]
-        result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
+        result.summary["costs"] = step_costs(found, step, result.summary["tokens_per_s"] * step)
 
 
 def _page(result: StepResult, question: StepQuestion, asked: Question, why: Explanation | None) -> dict[str, str]:

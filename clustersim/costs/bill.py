@@ -45,7 +45,7 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     if not switches or cluster.nodes == 1:
         return [nodes]
     rate = cluster.node.wire * 8 / 1e9
-    fit = [one for one in figures.switch if one.rate >= cluster.node.wire * (1 - 1e-9)]
+    fit = [price_row for price_row in figures.switch if price_row.rate >= cluster.node.wire * (1 - 1e-9)]
     switch = fit[0] if fit else figures.switch[-1]
     nics, cables = cluster.counts.get("nics", 0.0), cluster.counts["cables"]
     ends = 2 * cables - nics  # cable ends at switches: each NIC's cable has one end at the NIC
@@ -107,7 +107,7 @@ class Rates(NamedTuple):
     capex: float | None
     """Total price of all machines in USD."""
 
-    def of(self, seconds: float) -> dict[str, Any]:
+    def costs(self, seconds: float) -> dict[str, Any]:
         """Return the costs of `seconds` seconds: USD rented and owned, kWh, kg CO2e."""
         joules = self.power * seconds
         return {
@@ -126,22 +126,22 @@ def rates(cluster: Topology, figures: Figures) -> Rates:
     """
     items = bill(cluster, figures)
     power = figures.power
-    load = items[0].number * items[0].power * power.load.value + sum(one.number * one.power for one in items[1:])
+    load = items[0].number * items[0].power * power.load.value + sum(item.number * item.power for item in items[1:])
     drawn = load * power.pue.value
-    capex = None if any(one.usd is None for one in items) else sum(one.usd or 0.0 for one in items)
+    capex = None if any(item.usd is None for item in items) else sum(item.usd or 0.0 for item in items)
     prices = [(figures.rent.get(gpu.name), count) for gpu, count in cluster.gpu_counts()]
     owned = figures.owned
     yearly = (1 - owned.residual.value) / owned.life.value + owned.maintenance.value
     people, electricity = owned.people.value * cluster.gpus, power.electricity.value / 3.6e6
-    kept = None if capex is None else (capex * yearly + people) / YEAR / owned.utilisation.value
-    own = None if kept is None else kept + drawn * electricity
+    machines = None if capex is None else (capex * yearly + people) / YEAR / owned.utilisation.value
+    owned_rate = None if machines is None else machines + drawn * electricity
     known = [price.price * count / HOUR for price, count in prices if price]
     rent = sum(known) if len(known) == len(prices) else None
-    return Rates(rent, own, drawn, power.carbon.value / 3.6e6, electricity, capex)
+    return Rates(rent, owned_rate, drawn, power.carbon.value / 3.6e6, electricity, capex)
 
 
-def of_step(found: Rates, step: float, tokens: float) -> dict[str, Any]:
+def step_costs(rates: Rates, step: float, tokens: float) -> dict[str, Any]:
     """Return the costs of a step of `step` seconds and `tokens` tokens, and of 1e12 tokens at this speed."""
-    costs = {"step": found.of(step), "1t_tokens": found.of(step / tokens * 1e12)}
-    power = {f"usd_power_per_{what}": one["kwh"] * 3.6e6 * found.electricity for what, one in costs.items()}
-    return {f"{key}_per_{what}": value for what, one in costs.items() for key, value in one.items()} | power
+    costs = {"step": rates.costs(step), "1t_tokens": rates.costs(step / tokens * 1e12)}
+    power = {f"usd_power_per_{what}": costs_of["kwh"] * 3.6e6 * rates.electricity for what, costs_of in costs.items()}
+    return {f"{key}_per_{what}": value for what, costs_of in costs.items() for key, value in costs_of.items()} | power

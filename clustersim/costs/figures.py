@@ -14,14 +14,14 @@ from clustersim.config.yaml import Document, read, read_packaged
 from clustersim.errors import shown
 
 
-def _alone(value: object) -> object:
+def _bare_number(value: object) -> object:
     if isinstance(value, str):
         raise ValueError(f"{shown(value)} must be a number alone, in the unit of the default")
     return value
 
 
 DEFAULTS = Path(__file__).with_name("defaults.yaml")
-Money = Annotated[float, Field(strict=False, gt=0, le=1e12), BeforeValidator(_alone)]
+Money = Annotated[float, Field(strict=False, gt=0, le=1e12), BeforeValidator(_bare_number)]
 Date = Annotated[str, BeforeValidator(str)]
 Value = TypeVar("Value", bound=float)
 
@@ -35,7 +35,7 @@ class UnitPrice(Spec):
     """Lowest price found."""
     high: Money | None = None
     """Highest price found."""
-    power: Annotated[float, Field(strict=False, ge=0, le=1e6), BeforeValidator(_alone)] = 0.0
+    power: Annotated[float, Field(strict=False, ge=0, le=1e6), BeforeValidator(_bare_number)] = 0.0
     """W per Gb/s, for switches and optics."""
     date: Date = "given"
     """Date of the price."""
@@ -77,23 +77,23 @@ class SourcedFigure(Spec, Generic[Value]):
     """Source of the number."""
 
 
-class PositiveFigure(SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1e6), BeforeValidator(_alone)]]):
+class PositiveFigure(SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1e6), BeforeValidator(_bare_number)]]):
     """A number above 0."""
 
 
-class PartFigure(SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1), BeforeValidator(_alone)]]):
+class PartFigure(SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1), BeforeValidator(_bare_number)]]):
     """A number above 0, at most 1."""
 
 
-class OverheadFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=1, le=10), BeforeValidator(_alone)]]):
+class OverheadFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=1, le=10), BeforeValidator(_bare_number)]]):
     """A factor of at least 1."""
 
 
-class ShareFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, lt=1), BeforeValidator(_alone)]]):
+class ShareFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, lt=1), BeforeValidator(_bare_number)]]):
     """A number of at least 0, below 1."""
 
 
-class CostFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, le=1e6), BeforeValidator(_alone)]]):
+class CostFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, le=1e6), BeforeValidator(_bare_number)]]):
     """USD per GPU and year, at least 0."""
 
 
@@ -159,8 +159,8 @@ def load(path: str | Path | None = None, rent: float | None = None) -> Figures:
     if rent is not None:
         from clustersim.hardware.gpus import everything
 
-        asked = {"price": rent, "low": rent, "high": rent, "date": "given", "source": "--price"}
-        data["rent"] = dict.fromkeys((*data["rent"], *(gpu.name for gpu in everything())), asked)
+        price = {"price": rent, "low": rent, "high": rent, "date": "given", "source": "--price"}
+        data["rent"] = dict.fromkeys((*data["rent"], *(gpu.name for gpu in everything())), price)
     document = Overridden(written.path, data, written.positions, {} if path else {(): ("--price", 0, 0)})
     return validate(Figures, document)
 
@@ -170,10 +170,10 @@ def _shipped() -> Figures:
     return validate(Figures, read_packaged(DEFAULTS))
 
 
-def merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Return the defaults overridden by the given keys; a single number replaces the figure's value or price."""
     result = dict(base)
-    for key, value in given.items():
+    for key, value in changes.items():
         old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             result[key] = merged(old, value)

@@ -34,15 +34,15 @@ class Comparison:
     @property
     def differences(self) -> dict[str, tuple[object, ...]]:
         """{key: value of each result} of the keys that differ."""
-        keys = dict.fromkeys(key for one in self.results for key in one.inputs)
-        rows = {key: tuple(one.inputs.get(key) for one in self.results) for key in keys}
+        keys = dict.fromkeys(key for result in self.results for key in result.inputs)
+        rows = {key: tuple(result.inputs.get(key) for result in self.results) for key in keys}
         return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
 
     def seconds(self, what: str) -> dict[str, tuple[float, ...]]:
         """Return {part: seconds in each result} of `breakdown_s`, `critical_path_s`, or the path's `by_stream_s` or `by_link`."""
-        parts = [_parts(one.summary, what) for one in self.results]
-        names = dict.fromkeys(name for own in parts for name in own)
-        return {name: tuple(own.get(name, 0.0) for own in parts) for name in names}
+        parts = [_parts(result.summary, what) for result in self.results]
+        names = dict.fromkeys(name for part in parts for name in part)
+        return {name: tuple(part.get(name, 0.0) for part in parts) for name in names}
 
     def facts(self) -> dict[str, Any]:
         """Return the differences as plain data; keys carry their units."""
@@ -53,7 +53,7 @@ class Comparison:
         seconds = {what: {key: list(values) for key, values in self.seconds(what).items()} for what in cuts}
         return {
             "results": [
-                {"result": one.name, **{key: getattr(one.summary, key) for key in speed}} for one in self.results
+                {"result": item.name, **{key: getattr(item.summary, key) for key in speed}} for item in self.results
             ],
             "differences": [{"key": key, "values": list(values)} for key, values in self.differences.items()],
             **{what: seconds[what] for what in cuts[:2]},
@@ -65,8 +65,8 @@ def _parts(summary: RunSummary, what: str) -> Mapping[str, float]:
     path = summary.critical_path
     if what == "by_link":
         return {row.link or row.what: row.path_s for row in path.by_link}
-    found: Mapping[str, float] = getattr(path if what == "by_stream_s" else summary, what)
-    return found
+    seconds: Mapping[str, float] = getattr(path if what == "by_stream_s" else summary, what)
+    return seconds
 
 
 def compared(folders: Sequence[Path]) -> Comparison:
@@ -80,7 +80,7 @@ def _compared(folder: Path) -> ComparedResult:
         return ComparedResult(str(folder), dict(_inputs(stored, summary, files)), summary)
 
 
-def of_step(name: str, question: StepQuestion, summary: Mapping[str, Any]) -> ComparedResult:
+def from_step(name: str, question: StepQuestion, summary: Mapping[str, Any]) -> ComparedResult:
     """Return a step for a comparison. `summary` is its result's."""
     inputs = {"engine": question.engine, "fold": question.fold, **dict(_keys(question))}
     return ComparedResult(name, inputs, RunSummary.model_validate(summary))
@@ -90,9 +90,9 @@ def _inputs(stored: StoredRun, summary: RunSummary, files: Inputs) -> Iterator[t
     """Yield (key, value) of both files as simulated; for files that have changed since, from the summary."""
     yield "version of clustersim", stored.manifest.clustersim
     yield "predictor", summary.predictor.name
-    said = stored.manifest.options
-    yield from (("fold", said.fold), ("ignore_memory", said.ignore_memory), ("flops", said.flops))
-    yield from (("engine", said.engine), ("plugins", said.plugins))
+    options = stored.manifest.options
+    yield from (("fold", options.fold), ("ignore_memory", options.ignore_memory), ("flops", options.flops))
+    yield from (("engine", options.engine), ("plugins", options.plugins))
     changed = [part for part, (path, sha) in stored.inputs.items() if not _same(path, sha, files)]
     if not changed:
         yield from _keys(stored.question)

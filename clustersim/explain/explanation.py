@@ -73,9 +73,9 @@ class RestsOn(NamedTuple):
 
     def facts(self) -> dict[str, Any]:
         """Return the explanation as plain data; spreads are standard deviations of logarithms."""
-        one = self.constant
-        said = {"name": one.name, "scope": one.scope, "value": one.value, "key": next(iter(one.keys))}
-        return {**said, "spread": self.spread, "sensitivity": self.slope, "effect": self.effect, "source": self.source}
+        item = self.constant
+        data = {"name": item.name, "scope": item.scope, "value": item.value, "key": next(iter(item.keys))}
+        return {**data, "spread": self.spread, "sensitivity": self.slope, "effect": self.effect, "source": self.source}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +105,26 @@ class Explanation:
             **{key: self.summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")},
             **{key: self.summary[key] for key in ("critical_path_s", "critical_path")},
             "bottlenecks": [
-                {**one.share, "what_if": one.what_if, "step_time_s": one.step_time, "gain_s": step - one.step_time}
-                for one in self.bottlenecks
+                {**item.share, "what_if": item.what_if, "step_time_s": item.step_time, "gain_s": step - item.step_time}
+                for item in self.bottlenecks
             ],
-            "rests_on": [one.facts() for one in self.rests_on],
-            "what_ifs": [_facts(one, step, question) for one in self.outcomes],
+            "rests_on": [item.facts() for item in self.rests_on],
+            "what_ifs": [_facts(item, step, question) for item in self.outcomes],
         }
 
 
-def _facts(one: WhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
-    gain = None if one.step_time is None else step - one.step_time
+def _facts(change: WhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
+    gain = None if change.step_time is None else step - change.step_time
     return {
-        "name": one.name,
-        "step_time_s": one.step_time,
+        "name": change.name,
+        "step_time_s": change.step_time,
         "gain_s": gain,
-        "changes": dict(one.changes),
-        "free": one.free,
-        "usd": one.usd,
-        "note": one.reason,
-        "flags": shlex.join(change_words(one.changes)),
-        "run": shlex.join(question.changed(one.changes).words) if one.changes else None,
+        "changes": dict(change.changes),
+        "free": change.free,
+        "usd": change.usd,
+        "note": change.reason,
+        "flags": shlex.join(change_words(change.changes)),
+        "run": shlex.join(question.changed(change.changes).words) if change.changes else None,
     }
 
 
@@ -140,14 +140,14 @@ def explained(
     simulator = Simulator(known.topology if known else build(document))
     result = known or simulator.run(question.job, **question.options())
     changed, prices = question.of_what_ifs, figures or load()
-    tried = (_played(changed, one, simulator, prices, progress) for one in what_ifs(document, result.job))
-    found = [*filter(None, tried)]
-    links = list(_bottlenecks(changed, result, simulator, found, progress))
+    tried = (_played(changed, item, simulator, prices, progress) for item in what_ifs(document, result.job))
+    outcomes = [*filter(None, tried)]
+    links = list(_bottlenecks(changed, result, simulator, outcomes, progress))
     return Explanation(
         question,
         result.summary,
-        tuple(sorted(links, key=lambda one: one.step_time)[:BOTTLENECKS]),
-        tuple(sorted(found, key=lambda one: (one.step_time is None, one.step_time or 0.0))),
+        tuple(sorted(links, key=lambda item: item.step_time)[:BOTTLENECKS]),
+        tuple(sorted(outcomes, key=lambda item: (item.step_time is None, item.step_time or 0.0))),
         _rests_on(question.machine, document, result.job, simulator, progress),
     )
 
@@ -161,12 +161,12 @@ def _rests_on(
     slopes = sensitivities(cluster, job, constants, simulator)
     machine = Machine.read(measured) if measured else None
     spreads = machine.spreads(constants) if machine else {}
-    found = [
-        RestsOn(one, *spreads.get(one.name, (one.spread, one.source)), slopes[one.name])
-        for one in constants
-        if slopes[one.name]
+    effects = [
+        RestsOn(item, *spreads.get(item.name, (item.spread, item.source)), slopes[item.name])
+        for item in constants
+        if slopes[item.name]
     ]
-    return tuple(sorted(found, key=lambda one: -one.effect)[:CONSTANTS])
+    return tuple(sorted(effects, key=lambda item: -item.effect)[:CONSTANTS])
 
 
 def _played(
@@ -213,8 +213,8 @@ def _bottlenecks(
     For a tier from which NCCL derives its rates, this is the what-if of faster links, because faster links alone would change
     nothing. Such a tier is included even if transfers wait for NCCL's own rate and not for the links.
     """
-    faster = {one.name: one.step_time for one in played if one.step_time is not None}
-    shares = [one for one in result.summary["critical_path"]["by_link"] if one["link"]][:BOTTLENECKS]
+    faster = {row.name: row.step_time for row in played if row.step_time is not None}
+    shares = [row for row in result.summary["critical_path"]["by_link"] if row["link"]][:BOTTLENECKS]
     known = {cable(name) for share in shares if not share["slow"] for name in share["tiers"]}
     for tier, name in FASTER.items():  # NCCL's rate, derived from a link, keeps transfers below the link's own
         if tier not in known and faster.get(name, result.record.end) < _SOUND * result.record.end:
@@ -234,9 +234,9 @@ def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
     capacity = topology.capacity.copy()
     slow, tiers = ({cable(name) for name in share[key]} for key in ("slow_links", "tiers"))
     for tier, sound in zip(topology.tiers, sound_rates(topology).tolist(), strict=True):
-        own = capacity[tier.first :][: tier.links]
+        tier_rates = capacity[tier.first :][: tier.links]
         if slow:
-            own[[cable(f"{tier.name}[{i}]") in slow for i in range(tier.links)]] *= ENOUGH
+            tier_rates[[cable(f"{tier.name}[{i}]") in slow for i in range(tier.links)]] *= ENOUGH
         elif cable(tier.name) in tiers:
-            own[own >= _SOUND * sound] *= ENOUGH
+            tier_rates[tier_rates >= _SOUND * sound] *= ENOUGH
     return replace(topology, capacity=capacity)

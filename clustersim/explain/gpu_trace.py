@@ -85,31 +85,31 @@ class MeasuredStep:
     idle: float
     """Seconds without any activity."""
     gaps: int
-    """Number of such intervals …"""
+    """Number of idle intervals per step."""
     longest_gap: float
-    """… and the longest one in seconds."""
+    """Seconds of the longest idle interval."""
 
 
 def measured(path: Path) -> MeasuredStep:
     """Return the measured step in a trace. Raises InputError for another file, or a trace without kernels and operators."""
     data = _read(path)
-    events = [event for one in data["traceEvents"] if (event := _event(one))]
+    events = [event for item in data["traceEvents"] if (event := _event(item))]
     marks = _marks(events)
     kernels = [event for event in events if event.category in ON_GPU]
-    ran = [_one(one, one.args, str(one.args.get("stream", one.thread)), one.start, one.end) for one in kernels]
+    ran = [_ran(run, run.args, str(run.args.get("stream", run.thread)), run.start, run.end) for run in kernels]
     on_gpu = bool(ran)
     ran = ran or _operators(events)
-    if not ran and isinstance(said := data.get("otherData"), dict) and "clustersim" in said:
+    if not ran and isinstance(other := data.get("otherData"), dict) and "clustersim" in other:
         raise InputError(f"{path}: is a forecast, which clustersim wrote; give a measured trace, of torch.profiler")
     if not ran:
         raise InputError(
             f"{path}: has neither kernels (cat: kernel) nor operators (cat: cpu_op); profile with torch.profiler"
         )
     first, last = (marks[0][0], marks[-1][1]) if marks else (min(r.start for r in ran), max(r.end for r in ran))
-    inside = [one for one in ran if first <= one.start < last]
+    inside = [item for item in ran if first <= item.start < last]
     if not inside:
         raise InputError(f"{path}: nothing ran between its marks ProfilerStep#…; profile a whole step")
-    last = max(last, *(one.end for one in inside)) if len(marks) < 2 else last
+    last = max(last, *(item.end for item in inside)) if len(marks) < 2 else last
     return _summed(inside, first, last, len(marks), on_gpu, _rank(data))
 
 
@@ -166,14 +166,14 @@ def _event(written: object) -> TraceEvent | None:
 
 def _marks(events: Iterable[TraceEvent]) -> list[tuple[float, float]]:
     """Return (start, end) of the marked steps: as seen by the GPU, if known."""
-    found: dict[str, list[tuple[float, float]]] = {"gpu_user_annotation": [], "user_annotation": []}
+    marks: dict[str, list[tuple[float, float]]] = {"gpu_user_annotation": [], "user_annotation": []}
     for event in events:
-        if event.category in found and _STEP.fullmatch(event.name):
-            found[event.category].append((event.start, event.end))
-    return sorted(found["gpu_user_annotation"] or found["user_annotation"])
+        if event.category in marks and _STEP.fullmatch(event.name):
+            marks[event.category].append((event.start, event.end))
+    return sorted(marks["gpu_user_annotation"] or marks["user_annotation"])
 
 
-def _one(event: TraceEvent, args: Mapping[str, object], stream: str, start: float, end: float) -> Ran:
+def _ran(event: TraceEvent, args: Mapping[str, object], stream: str, start: float, end: float) -> Ran:
     name = event.name
     kind = next((kind for kind, wanted in _CLASS.items() if wanted.search(name)), OTHER)
     called = str(args.get("Collective name", "")) or name
@@ -187,21 +187,22 @@ def _operators(events: Iterable[TraceEvent]) -> list[Ran]:
     for event in events:
         if event.category == "cpu_op":
             threads[f"thread {event.thread}"].append(event)
-    return [one for thread, own in threads.items() for one in _own(thread, own)]
+    return [run for thread, nested in threads.items() for run in _exclusive(thread, nested)]
 
 
-def _own(thread: str, operators: Sequence[TraceEvent]) -> list[Ran]:
-    found: list[Ran] = []
+def _exclusive(thread: str, operators: Sequence[TraceEvent]) -> list[Ran]:
+    """Return each interval of a thread's operators in which no nested operator runs."""
+    runs: list[Ran] = []
     open_: list[TraceEvent] = []
     now = 0.0
 
     def until(time: float) -> None:
         nonlocal now
         if open_ and time > now:
-            found.append(_one(open_[-1], {}, thread, now, time))
+            runs.append(_ran(open_[-1], {}, thread, now, time))
         now = max(now, time)
 
-    for event in sorted(operators, key=lambda one: (one.start, -one.end)):
+    for event in sorted(operators, key=lambda event: (event.start, -event.end)):
         while open_ and open_[-1].end <= event.start:
             until(open_[-1].end)
             open_.pop()
@@ -211,7 +212,7 @@ def _own(thread: str, operators: Sequence[TraceEvent]) -> list[Ran]:
     while open_:
         until(open_[-1].end)
         open_.pop()
-    return found
+    return runs
 
 
 def _rank(data: Mapping[str, Any]) -> int | None:
@@ -223,12 +224,12 @@ def _rank(data: Mapping[str, Any]) -> int | None:
 def _summed(ran: Sequence[Ran], first: float, last: float, steps: int, on_gpu: bool, rank: int | None) -> MeasuredStep:
     count = max(steps, 1)
     sums: dict[str, defaultdict[str, float]] = {key: defaultdict(float) for key in ("kind", "op", "stream")}
-    for one in ran:
+    for run in ran:
         for key, total in sums.items():
-            if getattr(one, key):
-                total[getattr(one, key)] += (one.end - one.start) / count
-    every = merged((one.start, min(one.end, last)) for one in ran)
-    computing = merged((one.start, min(one.end, last)) for one in ran if one.kind != "communication")
+            if getattr(run, key):
+                total[getattr(run, key)] += (run.end - run.start) / count
+    every = merged((run.start, min(run.end, last)) for run in ran)
+    computing = merged((run.start, min(run.end, last)) for run in ran if run.kind != "communication")
     breaks = _gaps(every, first, last)
     return MeasuredStep(
         rank,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config.overrides import as_text
-from clustersim.explain.beside_trace import Beside, TraceComparison
 from clustersim.explain.differences import Comparison
 from clustersim.explain.explanation import Bottleneck, Explanation
+from clustersim.explain.trace_comparison import TraceComparison, TraceRow
 from clustersim.optimization.neighbours import WhatIf
 from clustersim.parallel.options import change_words
 from clustersim.report.table import table
@@ -24,24 +24,24 @@ _LEAST = 5e-5
 _JOINED = "\N{NO-BREAK SPACE}%"
 
 
-def lines(found: Explanation, look: Look = PLAIN) -> list[str]:
+def lines(explained: Explanation, look: Look = PLAIN) -> list[str]:
     """Return an explanation as lines of text. look: emphasis that the output supports."""
-    head = f"{printable(found.summary['name'])} on {printable(found.summary['cluster']['name'])}: "
-    step = look.strong(duration(found.step_time))
+    head = f"{printable(explained.summary['name'])} on {printable(explained.summary['cluster']['name'])}: "
+    step = look.strong(duration(explained.step_time))
     return [
         *folded(f"{head}a simulated step of {step}, the sum of its critical path:"),
-        *_path(found),
-        *_bottlenecks(found, look.strong),
+        *_path(explained),
+        *_bottlenecks(explained, look.strong),
         "",
-        *_outcomes(found, look),
+        *_outcomes(explained, look),
         "",
-        *_rests_on(found),
+        *_rests_on(explained),
     ]
 
 
-def _path(found: Explanation) -> Iterator[str]:
-    path, total = found.summary["critical_path"], found.step_time
-    kinds = ((NAMES.get(kind, kind).partition(" (")[0], s) for kind, s in found.summary["critical_path_s"].items())
+def _path(explained: Explanation) -> Iterator[str]:
+    path, total = explained.summary["critical_path"], explained.step_time
+    kinds = ((NAMES.get(kind, kind).partition(" (")[0], s) for kind, s in explained.summary["critical_path_s"].items())
     cuts = {
         "kind": kinds,
         "stream": path["by_stream_s"].items(),
@@ -54,10 +54,10 @@ def _path(found: Explanation) -> Iterator[str]:
 
 
 def _line(name: str, rows: Sequence[tuple[str, float]], total: float) -> list[str]:
-    said = [f"{what} {100 * seconds / total:.1f} %" for what, seconds in rows[:FEW]]
+    shares = [f"{what} {100 * seconds / total:.1f} %" for what, seconds in rows[:FEW]]
     rest = sum(seconds for _, seconds in rows[FEW:])
-    said += [f"{len(rows) - FEW} more {100 * rest / total:.1f} %"] if len(rows) > FEW else []
-    return _whole(f"{name:<9}  {'; '.join(said)}")
+    shares += [f"{len(rows) - FEW} more {100 * rest / total:.1f} %"] if len(rows) > FEW else []
+    return _whole(f"{name:<9}  {'; '.join(shares)}")
 
 
 def _whole(sentence: str) -> list[str]:
@@ -70,9 +70,9 @@ def link(row: Mapping[str, Any]) -> str:
     if not row["link"]:
         return str(row["what"])
     others = row["links"] - 1
-    like = f" and {others:,} like it" if others and not row["slow"] else ""
+    equal = f" and {others:,} like it" if others and not row["slow"] else ""
     slow = f", slow at {scaled(row['capacity_bytes_per_s'], 'B/s')}" if row["slow"] else ""
-    return printable(f"{row['link']} ({row['from']} to {row['to']}{slow}){like}")
+    return printable(f"{row['link']} ({row['from']} to {row['to']}{slow}){equal}")
 
 
 def _rank(row: Mapping[str, Any]) -> str:
@@ -80,20 +80,20 @@ def _rank(row: Mapping[str, Any]) -> str:
     return f"rank {row['rank']}{others} (pipeline rank {row['pipeline_rank']})"
 
 
-def _bottlenecks(found: Explanation, strong: Emphasis) -> list[str]:
-    if not found.bottlenecks:
+def _bottlenecks(explained: Explanation, strong: Emphasis) -> list[str]:
+    if not explained.bottlenecks:
         return folded("bottleneck none: no link slows the critical path", "  ")
-    first, *others = found.bottlenecks
-    step = found.step_time
-    also = ", ".join(f"{one.share['link']}{_gain(step - one.step_time, step)}" for one in others)
+    first, *others = explained.bottlenecks
+    step = explained.step_time
+    also = ", ".join(f"{other.share['link']}{_gain(step - other.step_time, step)}" for other in others)
     more = f"; then {also}" if others else ""
-    said = f"{strong(link(first.share))}: {lifted(first)} the step takes {duration(first.step_time)}"
-    return _whole(f"bottleneck {said}{_gain(step - first.step_time, step)}{more}")
+    limit = f"{strong(link(first.share))}: {lifted(first)} the step takes {duration(first.step_time)}"
+    return _whole(f"bottleneck {limit}{_gain(step - first.step_time, step)}{more}")
 
 
-def lifted(one: Bottleneck) -> str:
+def lifted(bottleneck: Bottleneck) -> str:
     """Return the change of a bottleneck in words: `with NIC × 2`, or unlimited rate."""
-    return f"with {one.what_if}" if one.what_if else "were it never short,"
+    return f"with {bottleneck.what_if}" if bottleneck.what_if else "were it never short,"
 
 
 def _gain(gain: float, step: float) -> str:
@@ -106,39 +106,38 @@ def _signed(share: float) -> str:
     return text if float(text) else "0.0"
 
 
-def _rests_on(found: Explanation) -> Iterator[str]:
+def _rests_on(explained: Explanation) -> Iterator[str]:
     yield "what the answer rests on"
-    for one in found.rests_on:
-        own = f"± {100 * one.spread:.2g} % → ± {100 * one.effect:.2g} % of the step"
-        yield from _whole(f"{printable(one.constant.name)}: {own}; {one.source}")
+    for item in explained.rests_on:
+        effect = f"± {100 * item.spread:.2g} % → ± {100 * item.effect:.2g} % of the step"
+        yield from _whole(f"{printable(item.constant.name)}: {effect}; {item.source}")
 
 
-def _outcomes(found: Explanation, look: Look) -> Iterator[str]:
-    step = found.step_time
-    had = [(one, one.step_time) for one in found.outcomes if one.step_time is not None]
-    longer = [f"{one.name} {_signed(seconds / step - 1)} %" for one, seconds in had if one.free and seconds > step]
-    rows = [(one, seconds) for one, seconds in had if not one.free or seconds <= step]
-    width = max((len(one.name) for one, _ in rows), default=0)
+def _outcomes(result: Explanation, look: Look) -> Iterator[str]:
+    step = result.step_time
+    had = [(case, case.step_time) for case in result.outcomes if case.step_time is not None]
+    longer = [f"{case.name} {_signed(seconds / step - 1)} %" for case, seconds in had if case.free and seconds > step]
+    rows = [(case, seconds) for case, seconds in had if not case.free or seconds <= step]
+    width = max((len(case.name) for case, _ in rows), default=0)
     yield f"{'what if':<{width + 2}}  {'the step':>9}  {'change':>8}  made by"
-    for place, (one, seconds) in enumerate(rows):
-        name = look.strong(f"{one.name:<{width}}") if place == 0 and seconds < step else f"{one.name:<{width}}"
+    for place, (case, seconds) in enumerate(rows):
+        name = look.strong(f"{case.name:<{width}}") if place == 0 and seconds < step else f"{case.name:<{width}}"
         change = (look.good if seconds < step else look.bad)(f"{_signed(seconds / step - 1):>6} %")
-        yield f"  {name}  {duration(seconds):>9}  {change}  {_made_by(one, seconds < step)}"
+        yield f"  {name}  {duration(seconds):>9}  {change}  {_made_by(case, seconds < step)}"
     if longer:
         yield from _whole(f"free, and longer: {'; '.join(longer)}")
-    without = [one for one in found.outcomes if one.step_time is None]
+    without = [case for case in result.outcomes if case.step_time is None]
     if without:
         yield from ("", "not to be had")
-    for one in without:
-        yield from folded(f"{one.name}: {one.reason}", "  ")
+    for case in without:
+        yield from folded(f"{case.name}: {case.reason}", "  ")
 
 
-def _made_by(one: WhatIf, shorter: bool) -> str:
+def _made_by(case: WhatIf, shorter: bool) -> str:
     """Return the options that apply a what-if, after `free` if it gains without a purchase, or the change in price."""
-    price = (
-        "free: " if shorter and one.free else f"{'+' if one.usd > 0 else ''}{dollars(one.usd)} USD: " if one.usd else ""
-    )
-    return price + shlex.join(change_words(one.changes))
+    dearer = f"{'+' if case.usd > 0 else ''}{dollars(case.usd)} USD: " if case.usd else ""
+    price = "free: " if shorter and case.free else dearer
+    return price + shlex.join(change_words(case.changes))
 
 
 WIDE = 44
@@ -156,20 +155,20 @@ def plain(value: object, most: int = WIDE) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def compared(found: Comparison, strong: Emphasis = str) -> list[str]:
+def compared(comparison: Comparison, strong: Emphasis = str) -> list[str]:
     """Return a comparison as lines: the step, differing inputs, where time goes."""
-    times = [one.summary.step_time_s for one in found.results]
-    names, labels = [plain(one.name) for one in found.results], _labels(found)
-    whole = [f"{a}  {b}" for a, b in zip(labels, names, strict=True)] if labels[0] == "1" != names[0] else names
-    width, said = max(map(len, whole)), []
-    for name, time in zip(whole, times, strict=True):
+    times = [result.summary.step_time_s for result in comparison.results]
+    names, labels = [plain(result.name) for result in comparison.results], _labels(comparison)
+    titles = [f"{a}  {b}" for a, b in zip(labels, names, strict=True)] if labels[0] == "1" != names[0] else names
+    width, text = max(map(len, titles)), []
+    for name, time in zip(titles, times, strict=True):
         change = "" if time == times[0] else f"  {100 * (time / times[0] - 1):+.1f} %"
-        said.append(f"{name:<{width}}  {strong(duration(time))}{change}")
-    return [*said, "", *_differences(found), *_seconds(found)]
+        text.append(f"{name:<{width}}  {strong(duration(time))}{change}")
+    return [*text, "", *_differences(comparison), *_seconds(comparison)]
 
 
-def _differences(found: Comparison) -> list[str]:
-    rows = [(f"  {plain(key, 2 * WIDE)}", *_values(values)) for key, values in found.differences.items()]
+def _differences(comparison: Comparison) -> list[str]:
+    rows = [(f"  {plain(key, 2 * WIDE)}", *_values(values)) for key, values in comparison.differences.items()]
     return ["what differs", *table(rows, "<")] if rows else ["nothing in the inputs differs"]
 
 
@@ -178,28 +177,28 @@ def _values(values: Sequence[object]) -> list[str]:
     cut = [plain(value) for value in values]
     if len(set(cut)) > 1:
         return cut
-    whole = [plain(value, _LONG) for value in values]
-    differ = next((i for i, letters in enumerate(zip(*whole, strict=False)) if len(set(letters)) > 1), len(whole[0]))
+    full = [plain(value, _LONG) for value in values]
+    differ = next((i for i, letters in enumerate(zip(*full, strict=False)) if len(set(letters)) > 1), len(full[0]))
     same = max(differ - _BEFORE, 0)
-    return [f"…{text[same : same + WIDE - 2]}{'…' if len(text) > same + WIDE - 2 else ''}" for text in whole]
+    return [f"…{text[same : same + WIDE - 2]}{'…' if len(text) > same + WIDE - 2 else ''}" for text in full]
 
 
-def _seconds(found: Comparison) -> Iterator[str]:
+def _seconds(comparison: Comparison) -> Iterator[str]:
     titles = {
         "breakdown_s": "where the seconds went, mean of ranks",
         "critical_path_s": "where the seconds went, critical path",
         "by_link": "critical path by link",
     }
     for what, title in titles.items():
-        shares = found.seconds(what)
-        total = found.results[0].summary.step_time_s
+        shares = comparison.seconds(what)
+        total = comparison.results[0].summary.step_time_s
         kept = {
             name: values for name, values in shares.items() if max(map(abs, _changes(values))) > _LEAST_CHANGE * total
         }
         if kept:
-            order = sorted(kept.items(), key=lambda one: -max(map(abs, _changes(one[1]))))
+            order = sorted(kept.items(), key=lambda pair: -max(map(abs, _changes(pair[1]))))
             rows = [(f"  {plain(NAMES.get(name, name), 2 * WIDE)}", *_cells(values)) for name, values in order]
-            first, *others = _labels(found)
+            first, *others = _labels(comparison)
             head = [first, *(cell for name in others for cell in (name, "change"))]
             yield from ("", *table([(title, *head), *rows], "<>"))
 
@@ -208,15 +207,15 @@ def _changes(values: Sequence[float]) -> list[float]:
     return [value - values[0] for value in values[1:]]
 
 
-def _labels(found: Comparison) -> list[str]:
+def _labels(comparison: Comparison) -> list[str]:
     """Return the column headings: the results' folders; the differing part of long ones, or numbers if that is long too."""
-    paths = [Path(one.name).parts for one in found.results]
+    paths = [Path(result.name).parts for result in comparison.results]
     above = _alike([path[:-1] for path in paths])
     names = ["/".join(path[above:]) for path in paths]
     if max(map(len, names)) > COLUMN:
         words = [name.split("-") for name in names]
-        same = min(_alike(words), *(len(own) - 1 for own in words))
-        names = [f"…{'-'.join(own[same:])}" for own in words] if same else names
+        same = min(_alike(words), *(len(name_words) - 1 for name_words in words))
+        names = [f"…{'-'.join(name_words[same:])}" for name_words in words] if same else names
     return list(map(plain, names)) if max(map(len, names)) <= COLUMN else [str(i + 1) for i in range(len(names))]
 
 
@@ -233,31 +232,31 @@ def _cells(values: Sequence[float]) -> list[str]:
     return [duration(first), *(c for pair in zip(map(duration, others), changes, strict=True) for c in pair)]
 
 
-def trace_lines(found: TraceComparison, strong: Emphasis = str) -> list[str]:
+def trace_lines(comparison: TraceComparison, strong: Emphasis = str) -> list[str]:
     """Return the comparison of a forecast with a trace as lines."""
-    trace = found.trace
+    trace = comparison.trace
     marked = (
         f"the mean of {counted(trace.steps, 'marked step')}"
         if trace.steps
         else "no ProfilerStep mark: all of it is one step"
     )
     what = "kernels of a GPU" if trace.on_gpu else "operators of a CPU, as it has no kernels of a GPU"
-    said = [f"rank {found.rank} of the forecast and the trace: {what}; {marked}"]
+    text = [f"rank {comparison.rank} of the forecast and the trace: {what}; {marked}"]
     cells = [["", "forecast", "trace", "trace / forecast"]]
-    for section, rows in found.rows.items():
+    for section, rows in comparison.rows.items():
         if rows:
             cells += [[section, "", "", ""], *map(_row, rows)]
-    said += table(cells, "<>")
-    streams = sorted(trace.by_stream.items(), key=lambda one: -one[1])
-    said += ["", *folded("streams of the trace: " + "; ".join(f"{plain(n, 20)} {duration(s)}" for n, s in streams[:6]))]
-    said += folded(f"gaps: {trace.gaps} a step, the longest {duration(trace.longest_gap)}")
-    return [*said, *folded("a kernel of NCCL in a trace waits for its peers inside; the forecast counts that as idle")]
+    text += table(cells, "<>")
+    streams = sorted(trace.by_stream.items(), key=lambda pair: -pair[1])
+    text += ["", *folded("streams of the trace: " + "; ".join(f"{plain(n, 20)} {duration(s)}" for n, s in streams[:6]))]
+    text += folded(f"gaps: {trace.gaps} a step, the longest {duration(trace.longest_gap)}")
+    return [*text, *folded("a kernel of NCCL in a trace waits for its peers inside; the forecast counts that as idle")]
 
 
-def _row(one: Beside) -> list[str]:
-    ratio = "-" if one.ratio is None else f"{one.ratio:.2f}"
+def _row(row: TraceRow) -> list[str]:
+    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
     return [
-        f"  {plain(one.name)}",
-        *(duration(seconds) if seconds else "-" for seconds in (one.forecast, one.trace)),
+        f"  {plain(row.name)}",
+        *(duration(seconds) if seconds else "-" for seconds in (row.forecast, row.trace)),
         ratio,
     ]

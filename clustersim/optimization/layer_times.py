@@ -116,7 +116,7 @@ class LayerTimes:
         for index, part in enumerate((layer.forward, layer.backward) if apart else ()):
             for item, n in part.items():
                 if isinstance(item, Waited) and item.collective.group == EXCHANGE:
-                    seconds = self._alone_in(job, item.collective)
+                    seconds = self._fastest_seconds(job, item.collective)
                     exchanged[index] += n * seconds
                     if not left_out:
                         waits[index] += n * max(0.0, seconds - math.fsum(least[i] for i in item.overlapped))
@@ -139,11 +139,11 @@ class LayerTimes:
         return {item: least(item) for part in (layer.forward, layer.backward, layer.inputs) for item in part}
 
     def _collective(self, job: Job, call: Collective) -> float:
-        """Return the seconds of a collective as `_alone_in`, 0 if exchanges overlap another microbatch."""
+        """Return the seconds of a collective as `_fastest_seconds`, 0 if exchanges overlap another microbatch."""
         overlapped = call.group == EXCHANGE and job.parallelism.overlap.ep == "microbatch"
-        return 0.0 if call.group not in _GROUPS or overlapped else self._alone_in(job, call)
+        return 0.0 if call.group not in _GROUPS or overlapped else self._fastest_seconds(job, call)
 
-    def _alone_in(self, job: Job, call: Collective) -> float:
+    def _fastest_seconds(self, job: Job, call: Collective) -> float:
         """Return the seconds of a collective on an idle fabric in the fastest of its groups, 0 if there is no bound."""
         kind = _GROUPS[call.group]
         n, apart = kind.ranks(job)
@@ -155,7 +155,7 @@ class LayerTimes:
         group = Group(n, (n,), *((job.shares, job.router) if call.group == EXCHANGE else ()))
         key = n, apart, algorithm, group, call
         if key not in self._collectives:
-            self._collectives[key] = min(self._alone(rows, algorithm, group, call) for rows in self._rows(n, apart))
+            self._collectives[key] = min(self._timed(rows, algorithm, group, call) for rows in self._rows(n, apart))
         return self._collectives[key]
 
     def _rows(self, n: int, apart: int) -> Sequence[Ints]:
@@ -170,7 +170,7 @@ class LayerTimes:
             self._layouts[key] = [rows[[row]] for row in first]
         return self._layouts[key]
 
-    def _alone(self, rows: Ints, algorithm: str, group: Group, call: Collective) -> float:
+    def _timed(self, rows: Ints, algorithm: str, group: Group, call: Collective) -> float:
         """Return the seconds of a collective in a group that has the fabric to itself, planned as in a simulation."""
         topology = self.preparation.cluster
         group = group._replace(levels=levels(topology.numbering.node_of(rows), ()))

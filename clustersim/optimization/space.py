@@ -268,13 +268,13 @@ class CandidateSpace:
 
         Raises InputError if the point has no possible cluster.
         """
-        legal = self.values.of(point, key)
+        legal = self.values.at(point, key)
         if key not in self.chosen or len(legal) < 2:
             return legal
         values = PointValues(self.case, self.values.base, point, frozenset())
-        pp, dp = values.whole(KEYS["pp"]), values(DP)
+        pp, dp = values.integer(KEYS["pp"]), values(DP)
         several = dp > 1 if isinstance(dp, int) and self.resized else values.cluster.gpus >= 2 * values.lanes
-        replicas = several or values.whole(KEYS["cp"]) > 1
+        replicas = several or values.integer(KEYS["cp"]) > 1
         differ = pp > 1 if key == P2P else pp > 1 or replicas if key in TRAFFIC_KEYS else True
         return legal if differ else legal[:1]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from clustersim.config.results import Manifest
-from clustersim.costs.bill import of_step, rates
+from clustersim.costs.bill import rates, step_costs
 from clustersim.costs.figures import load
 from clustersim.figures.kernels import kernels
 from clustersim.pages.network import memory, network
@@ -41,7 +41,7 @@ def run_data(
     """Return the JSON data that the page draws."""
     summary = result.summary
     step = summary["expected_step_time_s"]
-    costs = summary.get("costs") or of_step(rates(result.topology, load()), step, summary["tokens_per_s"] * step)
+    costs = summary.get("costs") or step_costs(rates(result.topology, load()), step, summary["tokens_per_s"] * step)
     return {
         "summary": {key: value for key, value in summary.items() if key != "trace"},
         "names": NAMES,

@@ -46,7 +46,7 @@ class Change(NamedTuple):
 
     what: str
     plan: TrainingPlan | None
-    asked: PlanRequest
+    request: PlanRequest
     """The limits that the plan is compared with."""
     free: bool = False
     """Whether it changes only the split and the computation of a step."""
@@ -54,14 +54,14 @@ class Change(NamedTuple):
     @property
     def misses(self) -> list[str]:
         """Limits that the plan exceeds: days, budget, nodes."""
-        return self.asked.misses(self.plan.amounts) if self.plan else []
+        return self.request.misses(self.plan.amounts) if self.plan else []
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Plans of all requested kinds of clusters, the best first, and reasons for kinds without a plan."""
 
-    asked: PlanRequest
+    request: PlanRequest
     plans: tuple[tuple[Point, TrainingPlan], ...]
     without: tuple[tuple[Point, str], ...]
     """Kinds of cluster without a plan, each with one sentence why."""
@@ -77,74 +77,72 @@ class Answer:
     @property
     def goal(self) -> str:
         """The minimized quantity: GPUs instead of the default rent if no price is known."""
-        return (
-            "gpus" if self.asked.goal == "rent" and all(one.usd is None for _, one in self.plans) else self.asked.goal
-        )
+        priced = any(plan.usd is not None for _, plan in self.plans)
+        return "gpus" if self.request.goal == "rent" and not priced else self.request.goal
 
     @property
     def winners(self) -> list[list[str]]:
         """Objectives by which each plan of the front is the best, without those of unknown prices."""
-        ranks = {
-            goal: [replace(self.asked, objective=goal).rank(one.amounts) for _, one in self.front] for goal in MINIMIZED
-        }
-        known = {goal: own for goal, own in ranks.items() if own and min(own)[0] < np.inf}
-        return [[goal for goal, own in known.items() if own[place] == min(own)] for place in range(len(self.front))]
+        requests = {goal: replace(self.request, objective=goal) for goal in MINIMIZED}
+        ranks = {goal: [request.rank(plan.amounts) for _, plan in self.front] for goal, request in requests.items()}
+        known = {goal: rank for goal, rank in ranks.items() if rank and min(rank)[0] < np.inf}
+        return [[goal for goal, rank in known.items() if rank[place] == min(rank)] for place in range(len(self.front))]
 
 
-def answer(planner: Planner, asked: PlanRequest) -> Answer:
+def answer(planner: Planner, request: PlanRequest) -> Answer:
     """Return the best plans, one per kind of cluster. Raises InputError with a remedy if no kind has a plan."""
     plans: list[tuple[Point, TrainingPlan]] = []
     every: list[tuple[Point, TrainingPlan]] = []
     without: list[tuple[Point, str]] = []
-    for kind in asked.candidates:
-        tried, known = _tried(planner, asked, kind), len(every)
-        _check_tokens(planner, asked, tried[0][0])
+    for kind in request.candidates:
+        tried, known = _batches(planner, request, kind), len(every)
+        _check_tokens(planner, request, tried[0][0])
         try:
-            priced(asked.objective or "", planner.clusters(kind))
+            priced(request.objective or "", planner.clusters(kind))
         except InputError as error:
             without.append((kind, str(error)))
             continue
         with planner.stop.ended_by_interrupt(lambda: every):
-            every.extend((kind, plan) for plan in planner.several(asked, tried))  # keeps those before an interrupt
+            every.extend((kind, plan) for plan in planner.several(request, tried))  # keeps those before an interrupt
             if len(every) == known and not planner.stop.interrupted:
-                without.append((kind, why_none(planner, asked, [*chain(*tried)])))
-        if found := [plan for _, plan in every[known:]]:
-            plans.append((kind, min(found, key=lambda one: asked.rank(one.amounts))))
+                without.append((kind, why_none(planner, request, [*chain(*tried)])))
+        if fresh := [plan for _, plan in every[known:]]:
+            plans.append((kind, min(fresh, key=lambda plan: request.rank(plan.amounts))))
         elif planner.stop.interrupted:
             without.append((kind, f"{planner.clusters(kind).simulator.cluster.gpu.name}: interrupted before a plan"))
     if not plans and planner.stop.interrupted:
         raise KeyboardInterrupt
     if not plans:
-        raise InputError(f"no plan within {asked.said}: {'; '.join(why for _, why in without)}")
-    plans.sort(key=lambda one: asked.rank(one[1].amounts))
-    sizes = tuple(int(str(one[BATCH])) for one in _tried(planner, asked, plans[0][0])[0])
+        raise InputError(f"no plan within {request.limits_text}: {'; '.join(why for _, why in without)}")
+    plans.sort(key=lambda pair: request.rank(pair[1].amounts))
+    sizes = tuple(int(str(point[BATCH])) for point in _batches(planner, request, plans[0][0])[0])
     best = simulated(planner, plans[0][1])
-    return Answer(asked, tuple(plans), tuple(without), best, sizes, front=_front(every) if asked.front else ())
+    return Answer(request, tuple(plans), tuple(without), best, sizes, front=_front(every) if request.front else ())
 
 
 def _front(plans: Sequence[tuple[Point, TrainingPlan]]) -> tuple[tuple[Point, TrainingPlan], ...]:
     """Return the plans that no other beats in every minimized quantity, the smallest first."""
     several = sorted(
-        {repr(one.point): (kind, one) for kind, one in plans}.values(), key=lambda pair: pair[1].row["gpus"]
+        {repr(plan.point): (kind, plan) for kind, plan in plans}.values(), key=lambda pair: pair[1].row["gpus"]
     )
     amounts = [
-        [float(np.nan_to_num(one.amounts[name], nan=np.inf)) for name in MINIMIZED.values()] for _, one in several
+        [float(np.nan_to_num(plan.amounts[name], nan=np.inf)) for name in MINIMIZED.values()] for _, plan in several
     ]
     return tuple(several[place] for place in undominated(amounts))
 
 
-def _tried(planner: Planner, asked: PlanRequest, kind: Point) -> list[list[Point]]:
-    return batches(planner.case, kind, asked.tokens, planner.clusters(kind).simulator.cluster.gpus)
+def _batches(planner: Planner, request: PlanRequest, kind: Point) -> list[list[Point]]:
+    return batches(planner.case, kind, request.tokens, planner.clusters(kind).simulator.cluster.gpus)
 
 
-def _check_tokens(planner: Planner, asked: PlanRequest, smallest: Point) -> None:
+def _check_tokens(planner: Planner, request: PlanRequest, smallest: Point) -> None:
     """Raise InputError for fewer tokens than the smallest step has: usually a suffix is missing."""
-    training, tokens = planner.case.job(smallest).training, f"{asked.tokens:.10g}"
-    if asked.tokens < training.global_batch * training.seq:
-        given = option(f"--tokens {tokens}", f"tokens={tokens}")
-        meant = option(f"{tokens}T or {tokens}B", f"{tokens}e12 or {tokens}e9") if asked.tokens < 1e3 else "more"
+    training, tokens = planner.case.job(smallest).training, f"{request.tokens:.10g}"
+    if request.tokens < training.global_batch * training.seq:
+        flag = option(f"--tokens {tokens}", f"tokens={tokens}")
+        meant = option(f"{tokens}T or {tokens}B", f"{tokens}e12 or {tokens}e9") if request.tokens < 1e3 else "more"
         raise InputError(
-            f"{given}: is less than one step of {training.global_batch} sequences of {training.seq} tokens; write {meant}"
+            f"{flag}: is less than one step of {training.global_batch} sequences of {training.seq} tokens; write {meant}"
         )
 
 
@@ -159,53 +157,53 @@ def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
     return Simulated(float(days.mean()), float(days.std()), float(np.mean([run.failures for run in runs])))
 
 
-def changes(planner: Planner, found: Answer) -> Iterator[Change]:
+def changes(planner: Planner, answer: Answer) -> Iterator[Change]:
     """Yield the changes worth knowing: a week and dollars, each planned like the answer; then what-ifs of its step, best first.
 
     At Ctrl-C or the time limit, the change in progress and all later ones are left out.
     """
     with planner.stop.ended_by_interrupt(lambda: True):
-        begun = _limits(planner, found)
-        while not planner.stop.due and (one := next(begun, None)) and not planner.stop.due:
-            yield one
-    yield from _what_ifs(planner, found)
+        begun = _limits(planner, answer)
+        while not planner.stop.due and (change := next(begun, None)) and not planner.stop.due:
+            yield change
+    yield from _what_ifs(planner, answer)
 
 
-def _limits(planner: Planner, found: Answer) -> Iterator[Change]:
+def _limits(planner: Planner, answer: Answer) -> Iterator[Change]:
     """Yield the plans for a week more and less, and for more and less money."""
-    asked, (kind, best) = found.asked, found.plans[0]
-    tried, known = _tried(planner, asked, kind), [best]
+    request, (kind, best) = answer.request, answer.plans[0]
+    tried, known = _batches(planner, request, kind), [best]
 
     def planned(other: PlanRequest) -> TrainingPlan | None:
         """Return the best plan within other limits, of a search and of the plans that are known already."""
         known.extend(filter(None, [new := planner.first(other, tried)]))
-        within = (one for one in known if not other.misses(one.amounts))
-        return min(within, key=lambda one: other.rank(one.amounts), default=new)
+        within = (plan for plan in known if not other.misses(plan.amounts))
+        return min(within, key=lambda plan: other.rank(plan.amounts), default=new)
 
-    if asked.days is not None:
-        for days, what in ((asked.days + WEEK, "a week more"), (asked.days - WEEK, "a week less")):
+    if request.days is not None:
+        for days, what in ((request.days + WEEK, "a week more"), (request.days - WEEK, "a week less")):
             if days > 0:
-                other = replace(asked, days=days)
+                other = replace(request, days=days)
                 yield Change(f"{what} ({days:g} days)", planned(other), other)
     if best.usd is not None:
         for share, what in ((1 + MONEY, "more"), (1 - MONEY, "less")):
             usd = best.usd * share
-            plan = planned(replace(asked, days=None, budget=usd, objective=None))
-            yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", plan, replace(asked, budget=usd))
+            plan = planned(replace(request, days=None, budget=usd, objective=None))
+            yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", plan, replace(request, budget=usd))
 
 
-def _what_ifs(planner: Planner, found: Answer) -> list[Change]:
+def _what_ifs(planner: Planner, answer: Answer) -> list[Change]:
     """Return the what-ifs of the best plan's step that are simulated before Ctrl-C or the time limit, best first."""
-    asked, best, plans = found.asked, found.plans[0][1], list[tuple[TrainingPlan, WhatIf]]()
+    request, best, plans = answer.request, answer.plans[0][1], list[tuple[TrainingPlan, WhatIf]]()
     if planner.stop.due or not isinstance(planner.case.topology, Document):  # what is built already takes no changes
         return []
     with planner.stop.ended_by_interrupt(lambda: True):
         job = planner.case.cluster(best.point).simulator.placed(planner.case.job(best.point))
-        for one in what_ifs(overridden(planner.case.topology, parted(best.point)[0]), job):
-            if one.changes and (plan := planner.other(asked, best, one.changes)):
-                plans.append((plan, one))
+        for what_if in what_ifs(overridden(planner.case.topology, parted(best.point)[0]), job):
+            if what_if.changes and (plan := planner.other(request, best, what_if.changes)):
+                plans.append((plan, what_if))
             if planner.stop.due:
                 break
-    open_ = replace(asked, days=None, budget=None, nodes=None, objective=asked.goal)
+    open_ = replace(request, days=None, budget=None, nodes=None, objective=request.goal)
     plans.sort(key=lambda pair: open_.rank(pair[0].amounts))
-    return [Change(one.name, plan, asked, one.free) for plan, one in plans]
+    return [Change(what_if.name, plan, request, what_if.free) for plan, what_if in plans]

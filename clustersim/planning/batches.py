@@ -35,9 +35,9 @@ def batches(case: SweepInputs, kind: Point, tokens: float, gpus: int) -> list[li
     training = case.job(kind).training
     if BATCH in kind:
         return [[{**kind, BATCH: training.global_batch}]]
-    own = filling(training.global_batch, gpus)
-    most = max(own, int(most_tokens(tokens) / training.seq))
-    sizes = [int(own * factor) for factor in LARGER]
+    smallest = filling(training.global_batch, gpus)
+    most = max(smallest, int(most_tokens(tokens) / training.seq))
+    sizes = [int(smallest * factor) for factor in LARGER]
     points = [{**kind, BATCH: size} for size in sizes]
     within = sum(size <= most for size in sizes)
     return [points[:within], *([point] for point in points[within:])]

@@ -218,7 +218,7 @@ class Planner:
         node = self.clusters(kind)
         if request.goal == "rent" and node.rates.rent is None:
             request = replace(request, objective="gpus")
-        limits = f" within {request.said}" if request.said else ", without a limit"
+        limits = f" within {request.limits_text}" if request.limits_text else ", without a limit"
         sought = f"the {BEST[request.goal]} plan on {node.simulator.cluster.gpu.name}{limits}"
 
         def show(_: int, left: int, gap: float | None) -> None:
@@ -226,7 +226,7 @@ class Planner:
 
         state = _PlanSearch(request, kind, space, show, self.stop)
         with self.stop.ended_by_interrupt(state.best):
-            for attempt in (request, *map(request.relaxed, ([name] for name in request.given))):
+            for attempt in (request, *map(request.relaxed, ([name] for name in request.limited))):
                 self._refine(attempt, state)  # refinement may bring a plan beyond a limit within it
                 if state.best():
                     break
@@ -412,7 +412,7 @@ class Planner:
         """Return the plan of a run with a simulated step; spare nodes cost as much as the others."""
         share = self.share(request, row["ranks"], nodes, row["dp"])
         days = float(_days(request, row["global_batch"] * row["seq"], row["expected_step_time_s"], share.share))
-        bill = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
+        bill = self.case.cluster(point).rates.costs(days * DAY * (nodes + share.spares) / nodes)
         return TrainingPlan(point, row, nodes, share, days, **bill)
 
 

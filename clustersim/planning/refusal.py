@@ -24,49 +24,49 @@ class _Other(NamedTuple):
     names: Sequence[str]
     plan: TrainingPlan
 
-    def said(self) -> str:
+    def words(self) -> str:
         """Return the changed request and its plan in words."""
-        asked, plan = " ".join(_FORMS[name](self.plan) for name in self.names), self.plan
+        changed, plan = " ".join(_FORMS[name](self.plan) for name in self.names), self.plan
         usd = "" if plan.usd is None else f", {dollars(plan.usd)} USD"
         days = f"{plan.days:,.1f}" if plan.days >= 10 else f"{plan.days:.3g}"
         batch = "" if BATCH in self.names else f", batches of {plan.row['global_batch']}"
-        return f"{asked} ({plural(plan.nodes, 'node', 'nodes')}{batch}, {days} days{usd})"
+        return f"{changed} ({plural(plan.nodes, 'node', 'nodes')}{batch}, {days} days{usd})"
 
 
-def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> str:
+def why_none(planner: Planner, request: PlanRequest, kinds: Sequence[Point]) -> str:
     """Return one sentence for a kind of cluster without a plan for any of several batches: the requests that have plans."""
     clusters, most = planner.clusters(kinds[0]), int(str(kinds[-1][BATCH]))
     gpu = clusters.simulator.cluster.gpu.name
     what = f"{gpu}, with batches of {'' if len(kinds) == 1 else 'up to '}{most} sequences,"
-    if asked.budget is not None and clusters.rates.rent is None:
+    if request.budget is not None and clusters.rates.rent is None:
         price, budget = option("--price", "price"), option("--budget", "budget")
         return f"the price of {gpu} is unknown; add {price}, in USD per GPU-hour, or leave out {budget}"
-    if found := list(_others(planner, asked, kinds)):
-        return f"{what} has one with {' or '.join(one.said() for one in found)}"
-    if other := planner.plan(asked, {**kinds[-1], BATCH: 1 << round(math.log2(most))}):
-        remedy = _Other([BATCH], other).said()
+    if others := list(_others(planner, request, kinds)):
+        return f"{what} has one with {' or '.join(choice.words() for choice in others)}"
+    if other := planner.plan(request, {**kinds[-1], BATCH: 1 << round(math.log2(most))}):
+        remedy = _Other([BATCH], other).words()
         return f"{what} which {listed(divisors(most))} replicas can share evenly, has none; it has one with {remedy}"
-    nodes = plural(asked.nodes or planner.most_gpus(kinds[0]) // clusters.simulator.cluster.gpus, "node", "nodes")
+    nodes = plural(request.nodes or planner.most_gpus(kinds[0]) // clusters.simulator.cluster.gpus, "node", "nodes")
     return f"{what} does not likely fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
 
 
-def _others(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> Iterator[_Other]:
+def _others(planner: Planner, request: PlanRequest, kinds: Sequence[Point]) -> Iterator[_Other]:
     """Yield each limit that would suffice instead of a given one, or else of all; and a batch that would."""
-    given = asked.given
-    single = [_without(planner, asked, [name], kinds) for name in given]
-    whole = any(single) or len(given) == 1
-    yield from filter(None, single if whole else [_without(planner, asked, given, kinds)])
-    if len(kinds) == 1 and asked.days is not None:
-        own = int(str(kinds[0][BATCH]))
-        larger = [[{**kinds[0], BATCH: own * times}] for times in LARGER]
-        if found := planner.first(asked, larger):
-            yield _Other([BATCH], found)
+    limits = request.limited
+    single = [_without(planner, request, [name], kinds) for name in limits]
+    enough = any(single) or len(limits) == 1
+    yield from filter(None, single if enough else [_without(planner, request, limits, kinds)])
+    if len(kinds) == 1 and request.days is not None:
+        batch = int(str(kinds[0][BATCH]))
+        larger = [[{**kinds[0], BATCH: batch * times}] for times in LARGER]
+        if plan := planner.first(request, larger):
+            yield _Other([BATCH], plan)
 
 
-def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], kinds: Sequence[Point]) -> _Other | None:
+def _without(planner: Planner, request: PlanRequest, names: Sequence[str], kinds: Sequence[Point]) -> _Other | None:
     """Return the best plan without some limits, or None."""
-    found = planner.plan(asked.relaxed(names), *kinds)
-    return _Other(names, found) if found else None
+    plan = planner.plan(request.relaxed(names), *kinds)
+    return _Other(names, plan) if plan else None
 
 
 def _days(plan: TrainingPlan) -> str:

@@ -146,16 +146,16 @@ class Domains(NamedTuple):
     spares: int
 
 
-def rack_spares(how: Reliability, found: Goodput, nodes: int, of_rack: int) -> Domains:
+def rack_spares(how: Reliability, figures: Goodput, nodes: int, of_rack: int) -> Domains:
     """Return the failures of racks of `of_rack` nodes, and the spares to replace a whole failed rack.
 
     A share of all interruptions concerns parts that a rack shares. Nodes that fail alone are replaced by nodes of spare racks.
     """
     racks = math.ceil(nodes / of_rack)
-    yearly = how.racks.value * 365 * DAY / found.mtti
+    yearly = how.racks.value * 365 * DAY / figures.mtti
     away = spares(yearly / 365 * how.repair.value, how.short.value) if racks > 1 else 1
-    whole = away + math.ceil(found.spares / of_rack)
-    return Domains(of_rack, yearly, whole * of_rack)
+    racks_spare = away + math.ceil(figures.spares / of_rack)
+    return Domains(of_rack, yearly, racks_spare * of_rack)
 
 
 def faster(how: Reliability, times: float) -> Reliability:
@@ -241,31 +241,31 @@ def _normal() -> tuple[Floats, Floats]:
 
 
 def lines(
-    found: Goodput, domains: Domains, step: float, size: tuple[int, int, str], storage: float, how: Reliability
+    figures: Goodput, domains: Domains, step: float, size: tuple[int, int, str], storage: float, how: Reliability
 ) -> list[str]:
     """Return the goodput as lines of text. size: (nodes, GPUs, their name). storage: GB/s per GPU that suffices."""
     nodes, gpus, name = size
-    point, every = found.checkpoint, max(1, round(found.interval / step))
+    point, every = figures.checkpoint, max(1, round(figures.interval / step))
     racks = plural(domains.spares // domains.nodes, "spare rack", "spare racks")
     return [
-        f"{found.share:.1%} of the time of {gpus:,} {name} on {plural(nodes, 'node', 'nodes')} is progress: "
-        f"a step of {seconds(step)} takes {seconds(step / found.share)} with all that disturbs it",
+        f"{figures.share:.1%} of the time of {gpus:,} {name} on {plural(nodes, 'node', 'nodes')} is progress: "
+        f"a step of {seconds(step)} takes {seconds(step / figures.share)} with all that disturbs it",
         "",
-        f"a failure every {seconds(found.mtti)} takes {seconds(found.restart)} and the work since the last checkpoint",
-        f"a checkpoint of {scaled(point.size, 'B')} every {seconds(found.interval)} ({plural(every, 'step', 'steps')}) "
+        f"a failure every {seconds(figures.mtti)} takes {seconds(figures.restart)} and the work since the last checkpoint",
+        f"a checkpoint of {scaled(point.size, 'B')} every {seconds(figures.interval)} ({plural(every, 'step', 'steps')}) "
         f"stops the step for {seconds(point.blocking)}",
-        f"the slowest replica takes {found.slowest - 1:.2%} longer than their mean",
-        f"spares: {plural(found.spares, 'node', 'nodes')} for nodes that fail alone; {racks} of {domains.nodes} where one "
+        f"the slowest replica takes {figures.slowest - 1:.2%} longer than their mean",
+        f"spares: {plural(figures.spares, 'node', 'nodes')} for nodes that fail alone; {racks} of {domains.nodes} where one "
         f"that fails is replaced whole, which happens {domains.failures:.1f} times a year",
         f"storage: {how.write.value * gpus:,.0f} GB/s are written; with more than {storage:,.0f} GB/s less than 0.5 % is won",
-        "published: " + "; ".join(f"{run}: {share}" for run, share in PUBLISHED),
+        "published: " + "; ".join(f"{figures}: {share}" for figures, share in PUBLISHED),
     ]
 
 
-def fields(found: Goodput, domains: Domains, step: float, gpus: int, storage: float) -> dict[str, Any]:
+def fields(figures: Goodput, domains: Domains, step: float, gpus: int, storage: float) -> dict[str, Any]:
     """Return the goodput of a run with steps of `step` seconds as JSON data."""
-    whole = {name: value for name, value in found._asdict().items() if name not in ("checkpoint", "standing_by")}
-    whole |= {f"checkpoint_{name}": value for name, value in found.checkpoint._asdict().items()}
-    whole |= {f"rack_{name}": value for name, value in domains._asdict().items()}
-    whole |= {"checkpoint_steps": max(1, round(found.interval / step)), "storage_write_bytes_per_s": storage * 1e9}
-    return {"goodput": found.share, "gpus": gpus, "step_s": step, "step_with_all_s": step / found.share, **whole}
+    values = {name: value for name, value in figures._asdict().items() if name not in ("checkpoint", "standing_by")}
+    values |= {f"checkpoint_{name}": value for name, value in figures.checkpoint._asdict().items()}
+    values |= {f"rack_{name}": value for name, value in domains._asdict().items()}
+    values |= {"checkpoint_steps": max(1, round(figures.interval / step)), "storage_write_bytes_per_s": storage * 1e9}
+    return {"goodput": figures.share, "gpus": gpus, "step_s": step, "step_with_all_s": step / figures.share, **values}

@@ -33,7 +33,7 @@ def play(
     """
     env, random = simpy.Environment(), np.random.default_rng(seed)
     free = simpy.Container(env, init=spares) if spares else simpy.Container(env)
-    told = {"failures": 0, "waited": 0.0}
+    totals = {"failures": 0, "waited": 0.0}
 
     def mended() -> Generator[simpy.Event, object, None]:
         yield env.timeout(repair)
@@ -43,9 +43,9 @@ def play(
         left = work
         while left > 0:
             until = float(random.exponential(mtti))
-            whole = left + -(-left // interval) * blocking  # the last part also ends with a checkpoint, the result
-            if until >= whole:
-                yield env.timeout(whole)
+            until_end = left + -(-left // interval) * blocking  # the last part also ends with a checkpoint, the result
+            if until >= until_end:
+                yield env.timeout(until_end)
                 return
             yield env.timeout(until)
             left -= interval * int(until // (interval + blocking))
@@ -54,15 +54,15 @@ def play(
     def back() -> Generator[simpy.Event, object, None]:
         """Restart, and restart again from the beginning if another node fails meanwhile."""
         while True:
-            told["failures"] += 1
+            totals["failures"] += 1
             env.process(mended())
             begun = env.now
             yield free.get(1)
-            told["waited"] += env.now - begun
+            totals["waited"] += env.now - begun
             until = float(random.exponential(mtti))
             yield env.timeout(min(until, restart))
             if until >= restart:
                 return
 
     env.run(env.process(run()))
-    return Renewal(float(env.now), int(told["failures"]), told["waited"])
+    return Renewal(float(env.now), int(totals["failures"]), totals["waited"])

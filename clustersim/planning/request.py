@@ -52,7 +52,7 @@ class PlanRequest:
     """Whether to list the plans that no other beats in every quantity."""
 
     @property
-    def said(self) -> str:
+    def limits_text(self) -> str:
         """Limits in words."""
         limits = [f"{self.days:g} days"] if self.days else []
         limits += [f"{self.budget:,.0f} USD"] if self.budget else []
@@ -69,7 +69,7 @@ class PlanRequest:
 
         amounts: quantities of the plans by the names of `LIMITS` and `MINIMIZED`; nan for an unknown price.
         """
-        within = [np.less_equal(amounts[LIMITS[name]], getattr(self, name)) for name in self.given]
+        within = [np.less_equal(amounts[LIMITS[name]], getattr(self, name)) for name in self.limited]
         least = np.nan_to_num(amounts[MINIMIZED[self.goal]], nan=math.inf, posinf=math.inf)
         return np.where(np.logical_and.reduce(within), least, math.inf)
 
@@ -78,14 +78,14 @@ class PlanRequest:
         return float(self.costs(amounts)), float(amounts["gpus"]), float(amounts["days"])
 
     @property
-    def given(self) -> list[str]:
+    def limited(self) -> list[str]:
         """Names of the given limits: days, budget, nodes."""
         return [name for name in LIMITS if getattr(self, name) is not None]
 
     @property
     def of_nodes(self) -> bool:
         """Whether only the number of nodes limits the plan, so that it is the fastest on them, as from `optimize`."""
-        return self.given == ["nodes"] and self.goal == "soonest"
+        return self.limited == ["nodes"] and self.goal == "soonest"
 
     def relaxed(self, names: Sequence[str]) -> PlanRequest:
         """Return the request without some limits, minimizing the quantity of a single removed limit, else dollars."""
@@ -95,7 +95,7 @@ class PlanRequest:
 
     def misses(self, amounts: Mapping[str, Floats]) -> list[str]:
         """Return the limits that a plan with these quantities exceeds: days, budget, nodes."""
-        return [name for name in self.given if not amounts[LIMITS[name]] <= getattr(self, name)]
+        return [name for name in self.limited if not amounts[LIMITS[name]] <= getattr(self, name)]
 
 
 def plan_request(

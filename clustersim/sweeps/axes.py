@@ -24,19 +24,19 @@ _KNOWN = sorted({*(option.name for option in RUN_OPTIONS), *Workload.model_field
 
 def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: Path | None = None) -> SweepSpace:
     """Return the swept and fixed values of options by key, of `--set` by key, and of a file. Raises InputError."""
-    given = {option.key: changes[option.key] for option in RUN_OPTIONS if changes.get(option.key) is not None}
+    options = {option.key: changes[option.key] for option in RUN_OPTIONS if changes.get(option.key) is not None}
     written, places = _written(file) if file else ({}, {})
-    for key in written.keys() & (given.keys() | settings.keys()):
+    for key in written.keys() & (options.keys() | settings.keys()):
         raise InputError(f"{file}: {key} is on the command line too; give one of the two")
-    for key in settings.keys() & given.keys():
+    for key in settings.keys() & options.keys():
         raise InputError(f"--set {key} is also an axis of the sweep; give one of the two")
-    values = {option.key: _values(option, str(given[option.key])) for option in RUN_OPTIONS if option.key in given}
+    values = {option.key: _values(option, str(options[option.key])) for option in RUN_OPTIONS if option.key in options}
     values |= {key: _placed(key, value, places[key]) for key, value in written.items()}
     values |= {key: list(listed(value)) for key, value in settings.items()}
     unswept = {option.key for option in RUN_OPTIONS if not option.swept} | settings.keys()
-    auto = tuple(key for key, found in values.items() if found == [AUTO] and key != "parallelism.dp")
-    fixed = {key: found[0] for key, found in values.items() if key in unswept and len(found) == 1 and key not in auto}
-    axes = {key: found for key, found in values.items() if key not in fixed and key not in auto}
+    auto = tuple(key for key, items in values.items() if items == [AUTO] and key != "parallelism.dp")
+    fixed = {key: items[0] for key, items in values.items() if key in unswept and len(items) == 1 and key not in auto}
+    axes = {key: items for key, items in values.items() if key not in fixed and key not in auto}
     if not axes and not auto:
         raise InputError("nothing to sweep; give at least one axis, such as --tp 1,2,4,8")
     return SweepSpace(axes, fixed, frozenset(settings), auto, places)
@@ -63,17 +63,17 @@ def _written(file: Path) -> tuple[dict[str, Any], dict[str, SourcePlace]]:
     def add(at: Loc, data: Mapping[str, Any]) -> None:
         for name, value in data.items():
             here = (*at, name)
-            whole = ".".join(map(str, here))
-            option = _NAMED.get(whole.replace("-", "_"))
-            key = option.key if option else whole
+            dotted = ".".join(map(str, here))
+            option = _NAMED.get(dotted.replace("-", "_"))
+            key = option.key if option else dotted
             if not (at or key in _NAMED or _known(key)):
-                raise document.error((*here, KEY), f"unknown key {name!r}; {suggest(whole, _KNOWN)}")
+                raise document.error((*here, KEY), f"unknown key {name!r}; {suggest(dotted, _KNOWN)}")
             if isinstance(value, Mapping) and key not in _NAMED:
                 add(here, value)
             elif isinstance(value, Mapping):
-                raise document.error(here, f"{whole} takes a value, or a list of values, such as [1, 2]")
+                raise document.error(here, f"{dotted} takes a value, or a list of values, such as [1, 2]")
             elif key in flat:
-                raise document.error((*here, KEY), f"{whole} is given twice, under two names; keep one of them")
+                raise document.error((*here, KEY), f"{dotted} is given twice, under two names; keep one of them")
             else:
                 flat[key] = value
                 places[key] = (str(file), *document.positions[here][:2])
@@ -102,6 +102,6 @@ def _several(key: str, value: object) -> list[object]:
             raise InputError(f"{key}: no value; write a list of at least one")
         if AUTO in value and len(value) > 1 and key != "parallelism.dp":
             raise InputError(f"{key}: auto is all legal values already; give it alone")
-        return [one for place, one in enumerate(value) if one not in value[:place]]
+        return [item for index, item in enumerate(value) if item not in value[:index]]
     option = _NAMED.get(key)
     return _values(option, value) if option and isinstance(value, str) else [value]

@@ -20,7 +20,7 @@ def check(case: SweepInputs, space: Sequence[Point]) -> None:
     others, such as a tp that divides no heads, makes its points illegal, and their rows report it.
     """
     _values((parted(point)[0] for point in space), case.cluster)
-    _values((parted(point)[1] for point in space), lambda own: check_names(case.workload.unchecked(own, case.places)))
+    _values((parted(point)[1] for point in space), lambda data: check_names(case.workload.unchecked(data, case.places)))
     first: InputError | None = None
     for point in space:
         try:

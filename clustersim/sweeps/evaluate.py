@@ -15,7 +15,7 @@ from clustersim.cache import Cache
 from clustersim.config.overrides import SourcePlace, parted
 from clustersim.config.yaml import Document, read
 from clustersim.costs import figures
-from clustersim.costs.bill import Rates, of_step, rates
+from clustersim.costs.bill import Rates, rates, step_costs
 from clustersim.costs.figures import Figures
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
@@ -142,28 +142,28 @@ class SweepInputs:
         if not isinstance(self.topology, Document):
             return None
         try:
-            asked = overridden(self.topology, parted(point)[0]).data, self.job(point).spec.model_dump(mode="json")
+            parts = overridden(self.topology, parted(point)[0]).data, self.job(point).spec.model_dump(mode="json")
         except InputError:
             return None
-        return json.dumps(asked, sort_keys=True)
+        return json.dumps(parts, sort_keys=True)
 
     def know(self, known: Known) -> None:
         """Add the forecasts of other processes, by GPU."""
         self.forecasts.update(known)
-        for one in self._built():
-            one.simulator.preparation.know(known)
+        for cluster in self._built():
+            cluster.simulator.preparation.know(known)
 
     def known(self) -> Known:
         """Return all forecasts, by GPU."""
-        found: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
-        for one in self._built():
-            for gpu, known in one.simulator.preparation.known().items():
+        forecasts: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
+        for cluster in self._built():
+            for gpu, known in cluster.simulator.preparation.known().items():
                 for predictor, kernels in known.items():
-                    found.setdefault(gpu, {}).setdefault(predictor, {}).update(kernels)
-        return found
+                    forecasts.setdefault(gpu, {}).setdefault(predictor, {}).update(kernels)
+        return forecasts
 
     def _built(self) -> list[SweepCluster]:
-        return [one for _, one in self.clusters.items()]
+        return [cluster for _, cluster in self.clusters.items()]
 
 
 def load(files: Files, unlikely: bool = True) -> SweepInputs:
@@ -209,26 +209,26 @@ def evaluate(case: SweepInputs, point: Point) -> Row:
         with plugins.answering():
             cluster = case.cluster(point)
             row |= _as_built(cluster.simulator.cluster, row)
-            found = _simulated(case, cluster.simulator, case.job(point))
+            summary = _simulated(case, cluster.simulator, case.job(point))
     except OutOfMemoryError as error:
         return {**row, "status": "does not fit", "reason": str(error)}
     except InputError as error:
         return {**row, "status": "illegal", "reason": str(error)}
     except ClustersimError as error:
         return {**row, "status": "failed", "reason": str(error)}
-    step = found["expected_step_time_s"]
-    tokens = found["tokens_per_s"] * step
-    said = network_warnings(cluster.simulator.cluster, found["simulated"]["ranks"])
-    row |= {"warnings": "\n".join(said)} if said else {}
-    return {**row, "status": "ok", "reason": "", **flat(found), **of_step(cluster.rates, step, tokens)}
+    step = summary["expected_step_time_s"]
+    tokens = summary["tokens_per_s"] * step
+    warnings = network_warnings(cluster.simulator.cluster, summary["simulated"]["ranks"])
+    row |= {"warnings": "\n".join(warnings)} if warnings else {}
+    return {**row, "status": "ok", "reason": "", **flat(summary), **step_costs(cluster.rates, step, tokens)}
 
 
 def _as_built(cluster: Topology, row: Row) -> Row:
     """Return the actual oversubscription of the leaves if it differs from the requested one, because too few nodes fill them."""
-    asked, built = row.get("oversubscription"), cluster.counts.get("oversubscription")
-    if asked is None or built is None or isclose(float(str(asked)), built, rel_tol=1e-4):
+    requested, built = row.get("oversubscription"), cluster.counts.get("oversubscription")
+    if requested is None or built is None or isclose(float(str(requested)), built, rel_tol=1e-4):
         return {}
-    return {"oversubscription": f"{built:.4g}" if isinstance(asked, str) else built}
+    return {"oversubscription": f"{built:.4g}" if isinstance(requested, str) else built}
 
 
 def _simulated(case: SweepInputs, simulator: Simulator, job: Job) -> dict[str, Any]:

@@ -50,30 +50,30 @@ GRAD_REDUCE, PARAM_GATHER, P2P, TP_OVERLAP, EP_OVERLAP = OVERLAPS = tuple(
 _PLACES = {key: place for place, key in enumerate([*list(COLUMNS)[len(NAMES) :], *NAMES])}
 
 
-def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
+def legal(case: SweepInputs, sweep: SweepSpace) -> list[Point]:
     """Return all points of a sweep, with every legal value of `auto` keys; the workload's value if no value is legal.
 
     Raises InputError if there are too many points, or for a key without a list of legal values.
     """
-    if not asked.auto:
-        return asked.space()
-    check_values(case, asked)
-    values = LegalValues(case, asked.auto)
-    points: Iterator[Point] = iter(asked.space())
-    for key in in_order(asked.auto):
+    if not sweep.auto:
+        return sweep.space()
+    check_values(case, sweep)
+    values = LegalValues(case, sweep.auto)
+    points: Iterator[Point] = iter(sweep.space())
+    for key in in_order(sweep.auto):
         points = values.filled(points, key)
-    found: list[Point] = []
+    chosen: list[Point] = []
     for point in points:
-        found.append(arranged(point))
-        bounded(len(found), whole=False)
-    return found + without(asked, found)
+        chosen.append(arranged(point))
+        bounded(len(chosen), total=False)
+    return chosen + without(sweep, chosen)
 
 
-def check_values(case: SweepInputs, asked: SweepSpace) -> None:
+def check_values(case: SweepInputs, sweep: SweepSpace) -> None:
     """Raise InputError for a value that its key can never have, before rules compute with it."""
-    fixed = parted(asked.fixed)[1]
+    fixed = parted(sweep.fixed)[1]
     case.workload.unchecked(fixed, case.places)
-    for key, values in asked.axes.items():
+    for key, values in sweep.axes.items():
         for value in values if not of_topology(key) else ():
             case.workload.unchecked({**fixed, key: value}, case.places)
 
@@ -83,15 +83,15 @@ def arranged(point: Point) -> Point:
     return {key: point[key] for key in sorted(point, key=lambda key: _PLACES.get(key, len(_PLACES)))}
 
 
-def without(asked: SweepSpace, found: Sequence[Point]) -> list[Point]:
+def without(sweep: SweepSpace, legal_points: Sequence[Point]) -> list[Point]:
     """Return a point for each given value that no legal point has, with the workload's other values, to report the reason.
 
     Raises InputError where there are neither points nor such values.
     """
-    has = {(key, str(point[key])) for point in found for key in asked.axes}
-    more = [point for point in asked.space() if any((key, str(point[key])) not in has for key in asked.axes)]
-    if not found and not more:
-        named = " and ".join(f"{key}=auto" for key in asked.auto)
+    has = {(key, str(point[key])) for point in legal_points for key in sweep.axes}
+    more = [point for point in sweep.space() if any((key, str(point[key])) not in has for key in sweep.axes)]
+    if not legal_points and not more:
+        named = " and ".join(f"{key}=auto" for key in sweep.auto)
         raise InputError(f"{named}: no value is legal with the others; write some, and the points say why")
     return more
 
@@ -103,7 +103,7 @@ def in_order(keys: Collection[str]) -> list[str]:
     """
     for key in keys:
         if key not in _RULES and not _alternatives(key):
-            option = next((one for one in RUN_OPTIONS if one.key == key), None)
+            option = next((known for known in RUN_OPTIONS if known.key == key), None)
             such = f", such as {option.flag} {option.values}" if option else ""
             raise InputError(f"{key}=auto: nothing says which values are legal; write a list with commas between{such}")
     return sorted(keys, key=lambda key: _ORDER.index(key if key in _ORDER else SCHEDULE))
@@ -120,30 +120,30 @@ class LegalValues:
         """Yield points with each legal value of a key; a point without a possible cluster is unchanged, to report the reason."""
         for point in points:
             try:
-                values = self.of(point, key)
+                values = self.at(point, key)
             except InputError:
                 yield point
                 continue
             yield from ({**point, key: value} for value in values)
 
-    def of(self, point: Point, key: str) -> Sequence[object]:
+    def at(self, point: Point, key: str) -> Sequence[object]:
         """Return the legal values of a key at a point that has values for the keys before it."""
         known = self._known.setdefault(key, {})
         for keys, answers in known.items():
-            if (found := answers.get(_values(point, keys))) is not None:
-                return found
-        seen = PointValues(self.case, self.base, point, self.auto - point.keys())
-        found = _offered(seen, key, _RULES[key](seen) if key in _RULES else _alternatives(key))
-        known.setdefault(tuple(seen.keys), {})[_values(point, tuple(seen.keys))] = found
-        return found
+            if (legal := answers.get(_values(point, keys))) is not None:
+                return legal
+        values = PointValues(self.case, self.base, point, self.auto - point.keys())
+        legal = _offered(values, key, _RULES[key](values) if key in _RULES else _alternatives(key))
+        known.setdefault(tuple(values.keys), {})[_values(point, tuple(values.keys))] = legal
+        return legal
 
 
-def _offered(seen: PointValues, key: str, found: Sequence[object]) -> Sequence[object]:
+def _offered(values: PointValues, key: str, legal: Sequence[object]) -> Sequence[object]:
     """Return the legal values that the framework of a point supports; the first legal value if it supports none."""
-    if len(found) < 2 or (choice := offers(seen(FRAMEWORK)).get(key)) is None:
-        return found
-    chunks = seen.whole(VPP) if VPP in seen else 1
-    return [value for value in found if choice.has(value, chunks)] or found[:1]
+    if len(legal) < 2 or (choice := offers(values(FRAMEWORK)).get(key)) is None:
+        return legal
+    chunks = values.integer(VPP) if VPP in values else 1
+    return [value for value in legal if choice.has(value, chunks)] or legal[:1]
 
 
 def _values(point: Point, keys: Iterable[str]) -> tuple[str, ...]:
@@ -173,12 +173,12 @@ class PointValues:
         if key in self:
             value = self.point[key]
             return int(value) if isinstance(value, str) and value.isdecimal() else _word(value)
-        found: Any = self.base.spec
+        node: Any = self.base.spec
         for part in key.split("."):
-            found = getattr(found, part)
-        return found
+            node = getattr(node, part)
+        return node
 
-    def whole(self, key: str) -> int:
+    def integer(self, key: str) -> int:
         """Return the value of a dotted key that must be an integer. Raises InputError otherwise."""
         value = self(key)
         if not isinstance(value, int):
@@ -192,12 +192,12 @@ class PointValues:
     def job(self, **values: object) -> Job:
         """Return the unchecked workload with the degrees of the point, replaced by `values`."""
         keys = ("tp", "cp", "pp", "ep", "sequence_parallel", "expert_tp", *CUTS)
-        own = {key: self(f"parallelism.{key}") for key in keys}
-        own |= values
-        if own["tp"] == 1:
-            own["sequence_parallel"] = False  # as for a workload with one rank
-        split = self.base.parallelism.model_copy(update=own)
-        training = self.base.training.model_copy(update={"seq": self.whole("training.seq")})
+        changes = {key: self(f"parallelism.{key}") for key in keys}
+        changes |= values
+        if changes["tp"] == 1:
+            changes["sequence_parallel"] = False  # as for a workload with one rank
+        split = self.base.parallelism.model_copy(update=changes)
+        training = self.base.training.model_copy(update={"seq": self.integer("training.seq")})
         spec = self.base.spec.model_copy(update={"parallelism": split, "training": training})
         return replace(self.base, spec=spec)
 
@@ -210,7 +210,7 @@ class PointValues:
     @property
     def tp(self) -> int:
         """Tensor-parallel degree."""
-        return self.whole("parallelism.tp")
+        return self.integer("parallelism.tp")
 
     @property
     def lanes(self) -> int:
@@ -219,34 +219,34 @@ class PointValues:
 
     def degree(self, key: str) -> int:
         """Return the value of a key, 1 if it is open."""
-        return 1 if key in self.open else self.whole(key)
+        return 1 if key in self.open else self.integer(key)
 
     @property
     def layers(self) -> int:
         """Number of items that stages divide: layers, plus embedding and loss if they count, or if the loss may be alone."""
         more = bool(self("parallelism.account_for_embedding")) + bool(self("parallelism.account_for_loss"))
         more += bool(self("parallelism.partition") == "compute")
-        return self.whole("model.layers") + self.whole("model.encoder_layers") + more
+        return self.integer("model.layers") + self.integer("model.encoder_layers") + more
 
     def clusters(self, key: str, values: Iterable[object]) -> list[object]:
         """Return the values of a cluster key for which a cluster is possible."""
-        found = []
+        possible = []
         for value in values:
             with suppress(InputError):
                 self.case.cluster({**self.point, key: value})
-                found.append(value)
-        return found
+                possible.append(value)
+        return possible
 
     @property
     def least(self) -> int:
         """Smallest dp that holds whole experts, of which all others are multiples."""
         split = self.base.parallelism
-        changed = {"tp": self.tp, "cp": self.whole("parallelism.cp"), "expert_tp": self("parallelism.expert_tp")}
+        changed = {"tp": self.tp, "cp": self.integer("parallelism.cp"), "expert_tp": self("parallelism.expert_tp")}
         return least_dp(split.model_copy(update=changed), self.degree("parallelism.ep"))
 
     def replicas(self, micro_batch: int) -> int:
         """Return the dp of the point with `micro_batch` sequences per microbatch, 0 if impossible."""
-        share, uneven = divmod(self.whole("training.global_batch"), micro_batch)
+        share, uneven = divmod(self.integer("training.global_batch"), micro_batch)
         most = self.cluster.gpus // self.lanes
         dp = self("parallelism.dp")
         if uneven:
@@ -259,9 +259,9 @@ class PointValues:
     @property
     def microbatches(self) -> int:
         """Microbatches per replica, 0 if impossible."""
-        size = self.whole("training.micro_batch")
+        size = self.integer("training.micro_batch")
         dp = self.replicas(size)
-        return self.whole("training.global_batch") // (dp * size) if dp else 0
+        return self.integer("training.global_batch") // (dp * size) if dp else 0
 
 
 def _word(value: object) -> object:
@@ -269,172 +269,172 @@ def _word(value: object) -> object:
 
 
 def _let_through(
-    seen: PointValues, rule: Callable[[Job], Iterator[object]], values: Sequence[int], key: str, **others: object
+    point: PointValues, rule: Callable[[Job], Iterator[object]], values: Sequence[int], key: str, **others: object
 ) -> list[int]:
     """Return the values of a key of `parallelism` for which a check reports nothing."""
-    return [value for value in values if not any(rule(seen.job(**{key: value}, **others)))]
+    return [value for value in values if not any(rule(point.job(**{key: value}, **others)))]
 
 
-def _tp(seen: PointValues) -> list[int]:
-    cluster, across = seen.cluster, bool(seen("parallelism.tp_across_nodes"))
-    found = [d for d in divisors(seen.base.model.heads) if cluster.gpus % d == 0]
-    found = [d for d in found if across or cluster.gpus_per_node % d == 0]
-    return _let_through(seen, tensor_parallel, found, "tp")
+def _tp(point: PointValues) -> list[int]:
+    cluster, across = point.cluster, bool(point("parallelism.tp_across_nodes"))
+    fitting = [d for d in divisors(point.base.model.heads) if cluster.gpus % d == 0]
+    fitting = [d for d in fitting if across or cluster.gpus_per_node % d == 0]
+    return _let_through(point, tensor_parallel, fitting, "tp")
 
 
-def _gpu(seen: PointValues) -> list[object]:
-    return seen.clusters("cluster.gpu", sorted(nodes_by_gpu()))
+def _gpu(point: PointValues) -> list[object]:
+    return point.clusters("cluster.gpu", sorted(nodes_by_gpu()))
 
 
-def _node(seen: PointValues) -> list[object]:
-    own = seen.case.topology.data.get("nodes", {}) if isinstance(seen.case.topology, Document) else {}
-    return seen.clusters("cluster.node", [*own, *presets()])
+def _node(point: PointValues) -> list[object]:
+    nodes = point.case.topology.data.get("nodes", {}) if isinstance(point.case.topology, Document) else {}
+    return point.clusters("cluster.node", [*nodes, *presets()])
 
 
-def _nodes(seen: PointValues) -> list[object]:
+def _nodes(point: PointValues) -> list[object]:
     """Return the numbers of nodes that replicas fill: divisors of the cluster's nodes."""
-    cluster = seen.cluster
-    counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus // cluster.nodes % seen.lanes == 0]
-    return seen.clusters("cluster.nodes", counts)
+    cluster = point.cluster
+    counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus // cluster.nodes % point.lanes == 0]
+    return point.clusters("cluster.nodes", counts)
 
 
-def _cp(seen: PointValues) -> list[int]:
+def _cp(point: PointValues) -> list[int]:
     def rules(job: Job) -> Iterator[object]:
         for rule in (context_parallel, tensor_parallel, encoder_decoder):
             yield from rule(job)
 
-    return _let_through(seen, rules, divisors(seen.cluster.gpus // seen.tp), "cp")
+    return _let_through(point, rules, divisors(point.cluster.gpus // point.tp), "cp")
 
 
-def _global_batch(seen: PointValues) -> list[int]:
+def _global_batch(point: PointValues) -> list[int]:
     """Return the workload's batch if all replicas get equally many microbatches, else the nearest batches that do."""
-    most = seen.cluster.gpus // seen.lanes
-    unit = most // seen.least * seen.least * seen.degree("training.micro_batch")
-    return sorted(adjacent_multiples(seen.base.training.global_batch, unit)) if unit else []
+    most = point.cluster.gpus // point.lanes
+    unit = most // point.least * point.least * point.degree("training.micro_batch")
+    return sorted(adjacent_multiples(point.base.training.global_batch, unit)) if unit else []
 
 
-def _pp(seen: PointValues) -> list[int]:
-    chunks = seen.whole(VPP) if VPP in seen else 1
-    dp = seen("parallelism.dp")
-    inner = seen.tp * seen.whole("parallelism.cp")
-    most = seen.cluster.gpus // inner // (int(dp) if isinstance(dp, int) else 1)
-    found = [d for d in divisors(seen.cluster.gpus // inner) if d <= most and d * chunks <= seen.layers]
-    return _let_through(seen, pipeline_parallel, found, "pp", vpp=1, schedule="1f1b")
+def _pp(point: PointValues) -> list[int]:
+    chunks = point.integer(VPP) if VPP in point else 1
+    dp = point("parallelism.dp")
+    inner = point.tp * point.integer("parallelism.cp")
+    most = point.cluster.gpus // inner // (int(dp) if isinstance(dp, int) else 1)
+    fitting = [d for d in divisors(point.cluster.gpus // inner) if d <= most and d * chunks <= point.layers]
+    return _let_through(point, pipeline_parallel, fitting, "pp", vpp=1, schedule="1f1b")
 
 
-def _expert_tp(seen: PointValues) -> list[int]:
+def _expert_tp(point: PointValues) -> list[int]:
     """Return the numbers of slices of an expert that tp ranks can hold."""
     return (
-        _let_through(seen, expert_parallel, divisors(seen.tp), "expert_tp", ep=1, dp="auto")
-        if seen.base.model.experts
+        _let_through(point, expert_parallel, divisors(point.tp), "expert_tp", ep=1, dp="auto")
+        if point.base.model.experts
         else []
     )
 
 
-def _ep(seen: PointValues) -> list[int]:
-    def whole(job: Job) -> Iterator[object]:
+def _ep(point: PointValues) -> list[int]:
+    def rules(job: Job) -> Iterator[object]:
         yield from expert_parallel(job)
-        if not seen.having("parallelism.ep", job.parallelism.ep).microbatches:
+        if not point.having("parallelism.ep", job.parallelism.ep).microbatches:
             yield "no replicas"
 
-    return _let_through(seen, whole, divisors(seen.base.model.experts or 1), "ep", dp="auto")
+    return _let_through(point, rules, divisors(point.base.model.experts or 1), "ep", dp="auto")
 
 
-def _micro_batch(seen: PointValues) -> list[int]:
+def _micro_batch(point: PointValues) -> list[int]:
     """Return the values that use as many GPUs as possible; all that divide the batch if the number of replicas is open."""
-    if KEYS["dp"] in seen.open:
-        return divisors(seen.whole("training.global_batch"))
-    found = {size: seen.replicas(size) for size in divisors(seen.whole("training.global_batch"))}
-    most = max(found.values(), default=0)
-    return [size for size, dp in found.items() if dp and dp == most]
+    if KEYS["dp"] in point.open:
+        return divisors(point.integer("training.global_batch"))
+    replicas = {size: point.replicas(size) for size in divisors(point.integer("training.global_batch"))}
+    most = max(replicas.values(), default=0)
+    return [size for size, dp in replicas.items() if dp and dp == most]
 
 
-def _recompute(seen: PointValues) -> list[object]:
+def _recompute(point: PointValues) -> list[object]:
     """Return the kinds of recomputation that match the modules and layers of the workload, unless the point names others."""
-    found = _alternatives(KEYS["recompute"])
-    if any(f"training.{key}" in seen for key in ("recompute_modules", "recompute_layers", "recompute_method")):
-        return found
-    jobs = {kind: seen.base.changed({KEYS["recompute"]: kind}) for kind in found}
+    kinds = _alternatives(KEYS["recompute"])
+    if any(f"training.{key}" in point for key in ("recompute_modules", "recompute_layers", "recompute_method")):
+        return kinds
+    jobs = {kind: point.base.changed({KEYS["recompute"]: kind}) for kind in kinds}
     return [kind for kind, job in jobs.items() if not any(recomputed(job))]
 
 
-def _zero(seen: PointValues) -> list[int]:
-    if seen.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must keep
+def _zero(point: PointValues) -> list[int]:
+    if point.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must keep
         return [3]
-    low = PARAM_GATHER not in seen.open and seen(PARAM_GATHER) is True
-    high = GRAD_REDUCE in seen.open or seen(GRAD_REDUCE) is True
+    low = PARAM_GATHER not in point.open and point(PARAM_GATHER) is True
+    high = GRAD_REDUCE in point.open or point(GRAD_REDUCE) is True
     return list(range(low, 2 + high))
 
 
-def _schedule(seen: PointValues) -> list[str]:
-    if seen.whole("parallelism.pp") == 1:
+def _schedule(point: PointValues) -> list[str]:
+    if point.integer("parallelism.pp") == 1:
         return ["1f1b"]
     known = sorted(name for name in plugins.names(schedules.ROOM) if not plugins.outside(schedules.ROOM, name))
     return [
         name
         for name in known
-        if any(_takes(seen, name, v) for v in ([seen.whole(VPP)] if VPP in seen.point else (1, 2)))
+        if any(_takes(point, name, v) for v in ([point.integer(VPP)] if VPP in point.point else (1, 2)))
     ]
 
 
-def _takes(seen: PointValues, name: str, chunks: int) -> bool:
+def _takes(point: PointValues, name: str, chunks: int) -> bool:
     """Return whether a schedule supports the ranks and microbatches of a point with `chunks` chunks per rank."""
-    pp = seen.whole("parallelism.pp")
-    if not takes(name, chunks) or schedules.misfit(name, pp, seen.microbatches, chunks):
+    pp = point.integer("parallelism.pp")
+    if not takes(name, chunks) or schedules.misfit(name, pp, point.microbatches, chunks):
         return False
-    return seen("parallelism.zero") != 3 or not schedules.pipeline(name, pp, chunks).paired
+    return point("parallelism.zero") != 3 or not schedules.pipeline(name, pp, chunks).paired
 
 
-def _vpp(seen: PointValues) -> list[int]:
-    pp, schedule = seen.whole("parallelism.pp"), str(seen(SCHEDULE))
-    one = [1] if takes(schedule, 1) else []
-    if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or _rounds(seen, schedule):
-        return one
-    most = seen.layers // pp
-    chunks = [v for v in range(2, most + 1) if seen.layers % (pp * v) == 0]
-    if seen.layers % pp:  # no even cut: the smallest vpp for each number of layers per chunk
-        chunks = sorted({v for size in range(1, most + 1) if 2 <= (v := -(-seen.layers // (pp * size))) <= most})
-    found = [v for v in chunks if takes(schedule, v)]
-    return one + _let_through(seen, pipeline_parallel, found, "vpp", schedule=schedule)
+def _vpp(point: PointValues) -> list[int]:
+    pp, schedule = point.integer("parallelism.pp"), str(point(SCHEDULE))
+    single = [1] if takes(schedule, 1) else []
+    if pp == 1 or schedule in ("gpipe", "1f1b") or not point.microbatches or _rounds(point, schedule):
+        return single
+    most = point.layers // pp
+    chunks = [v for v in range(2, most + 1) if point.layers % (pp * v) == 0]
+    if point.layers % pp:  # no even cut: the smallest vpp for each number of layers per chunk
+        chunks = sorted({v for size in range(1, most + 1) if 2 <= (v := -(-point.layers // (pp * size))) <= most})
+    fitting = [v for v in chunks if takes(schedule, v)]
+    return single + _let_through(point, pipeline_parallel, fitting, "vpp", schedule=schedule)
 
 
-def _rounds(seen: PointValues, schedule: str) -> str | None:
+def _rounds(point: PointValues, schedule: str) -> str | None:
     """Return why a schedule of several chunks does not support the microbatches of a point; None if it does."""
-    pp = seen.whole("parallelism.pp")
+    pp = point.integer("parallelism.pp")
     folded = schedules.pipeline(schedule, pp, 2).folded
-    return None if folded else schedules.misfit(schedule, pp, seen.microbatches, 2)
+    return None if folded else schedules.misfit(schedule, pp, point.microbatches, 2)
 
 
-def _precision(seen: PointValues) -> list[object]:
-    return [name for name in _alternatives(KEYS["precision"]) if lacking(seen.cluster, str(name)) is None]
+def _precision(point: PointValues) -> list[object]:
+    return [name for name in _alternatives(KEYS["precision"]) if lacking(point.cluster, str(name)) is None]
 
 
-def _grad_reduce(seen: PointValues) -> list[bool]:
+def _grad_reduce(point: PointValues) -> list[bool]:
     """Return only True if gradients are freed as they are reduced, else both values."""
-    whole = "parallelism.reduce_every_microbatch"
-    freed = KEYS["zero"] not in seen.open and seen(KEYS["zero"]) == 2
-    return [True] if freed and not seen(whole) else [False, True]
+    every = "parallelism.reduce_every_microbatch"
+    freed = KEYS["zero"] not in point.open and point(KEYS["zero"]) == 2
+    return [True] if freed and not point(every) else [False, True]
 
 
-def _param_gather(seen: PointValues) -> list[bool]:
-    return [False, True] if seen("parallelism.zero") else [False]
+def _param_gather(point: PointValues) -> list[bool]:
+    return [False, True] if point("parallelism.zero") else [False]
 
 
-def _tp_overlap(seen: PointValues) -> list[str]:
+def _tp_overlap(point: PointValues) -> list[str]:
     """Return the distinct kinds of overlap: all chunked ones need sequence parallelism."""
-    if seen.tp == 1:
+    if point.tp == 1:
         return ["none"]
-    return ["none", "bulk", *(("ring", "async") if seen("parallelism.sequence_parallel") else ())]
+    return ["none", "bulk", *(("ring", "async") if point("parallelism.sequence_parallel") else ())]
 
 
-def _ep_overlap(seen: PointValues) -> list[object]:
+def _ep_overlap(point: PointValues) -> list[object]:
     """Return the kinds that pass the checks with the schedule and the recomputation of a point."""
-    if not seen.base.model.experts:
+    if not point.base.model.experts:
         return ["none"]
     keys = ("schedule", "vpp", "zero")
-    own = seen.job(**{key: seen(f"parallelism.{key}") for key in keys})
-    own = own.changed({"training.recompute": seen(KEYS["recompute"])})
-    jobs = {kind: own.changed({EP_OVERLAP: kind}) for kind in _alternatives(EP_OVERLAP)}
+    job = point.job(**{key: point(f"parallelism.{key}") for key in keys})
+    job = job.changed({"training.recompute": point(KEYS["recompute"])})
+    jobs = {kind: job.changed({EP_OVERLAP: kind}) for kind in _alternatives(EP_OVERLAP)}
     return [kind for kind, job in jobs.items() if not any(expert_overlap(job))]
 
 

@@ -36,8 +36,8 @@ class SweepLog:
     target: path of the folder. shown: path as the user wrote it.
     """
 
-    def __init__(self, target: Path, asked: Question, shown: Path) -> None:
-        self.target, self.asked, self.shown = target, asked, shown
+    def __init__(self, target: Path, question: Question, shown: Path) -> None:
+        self.target, self.question, self.shown = target, question, shown
         self.points, self.known, self.damaged = read(target)
 
     def begin(self, space: Sequence[Point]) -> None:
@@ -49,7 +49,7 @@ class SweepLog:
 
     def take(self, folder: Path) -> None:
         """Add the rows of another folder with the same inputs and options. Raises InputError otherwise, and OSError."""
-        if (theirs := store.question(folder)) != self.asked.digest:
+        if (theirs := store.question(folder)) != self.question.digest:
             what = (
                 "is a result of other inputs, fixed options or another version" if theirs else "is no folder of a sweep"
             )
@@ -60,24 +60,24 @@ class SweepLog:
         self.known |= new
         self.damaged += damaged
 
-    def found(self, case: SweepInputs, space: Sequence[Point]) -> dict[int, Row]:
+    def known_rows(self, case: SweepInputs, space: Sequence[Point]) -> dict[int, Row]:
         """Return {index in `space`: row} of the points that are known, also if other keys describe the same point.
 
         A new key with its former default value describes the same point.
         """
-        found = {i: self.known[name] for i, point in enumerate(space) if (name := key(point)) in self.known}
-        left = [i for i in range(len(space)) if i not in found]
-        said = {frozenset(space[i]) for i in left}
+        rows = {i: self.known[name] for i, point in enumerate(space) if (name := key(point)) in self.known}
+        left = [i for i in range(len(space)) if i not in rows]
+        key_sets = {frozenset(space[i]) for i in left}
         others: dict[str | None, Row] = {}
         for name, row in self.known.items():
-            if row["status"] == "ok" and said - {
+            if row["status"] == "ok" and key_sets - {
                 frozenset(self.points[name])
             }:  # those of the same keys have other values
                 others[case.resolved(self.points[name])] = row
         for i in left if others else ():
             if (same := others.get(case.resolved(space[i]))) is not None:
-                found[i] = named(space[i]) | same
-        return found
+                rows[i] = named(space[i]) | same
+        return rows
 
     def append(self, point: Point, row: Row) -> None:
         """Add one row, so that a crash loses at most the row being written. Raises OSError if it cannot be written."""
@@ -90,51 +90,51 @@ class SweepLog:
         command: command line for a single point, added to the rows as column `run`; None for none. Illegal points have none,
         because their reason says all; that of a point that does not fit shows a remedy.
         """
-        found = {key(point): (point, row) for point, row in zip(space, rows, strict=True)}
-        found |= {name: (self.points[name], row) for name, row in self.known.items() if name not in found}
-        write(self.target / LOG, "".join(SweepLine.written(point, row) for point, row in found.values()).encode())
+        entries = {key(point): (point, row) for point, row in zip(space, rows, strict=True)}
+        entries |= {name: (self.points[name], row) for name, row in self.known.items() if name not in entries}
+        write(self.target / LOG, "".join(SweepLine.written(point, row) for point, row in entries.values()).encode())
         table = {
             name: row | ({"run": run} if row["status"] != "illegal" and (run := command(point)) else {})
-            for name, (point, row) in found.items()
+            for name, (point, row) in entries.items()
         }
         store.write_table(self.target / TABLE, frame(list(table.values())))
         self._write_manifest(space, complete=True)
         return [table[key(point)] for point in space]
 
     def _write_manifest(self, space: Sequence[Point], complete: bool) -> None:
-        asked = {key(point): point for point in space}
-        every = asked | {name: point for name, point in self.points.items() if name not in asked}
-        store.write_manifest(self.target, self.asked.manifest(list(every.values()), complete))
+        points = {key(point): point for point in space}
+        every = points | {name: point for name, point in self.points.items() if name not in points}
+        store.write_manifest(self.target, self.question.manifest(list(every.values()), complete))
 
 
 @contextmanager
-def opened(target: Path, asked: Question, force: bool = False) -> Iterator[SweepLog]:
+def opened(target: Path, question: Question, force: bool = False) -> Iterator[SweepLog]:
     """Yield the log of the folder `target`, under the rules of `kept`."""
-    with kept(target, asked, lambda place: _empty(place, asked), force) as (real, shown):
-        yield SweepLog(real, asked, shown)
+    with kept(target, question, lambda place: _empty(place, question), force) as (real, shown):
+        yield SweepLog(real, question, shown)
 
 
 @contextmanager
 def kept(
-    target: Path, asked: Question, empty: Callable[[Path], None], force: bool = False
+    target: Path, question: Question, empty: Callable[[Path], None], force: bool = False
 ) -> Iterator[tuple[Path, Path]]:
     """Yield (real path, path as written) of the folder `target`; `empty` fills it if it is new or replaced.
 
     Other processes cannot write it meanwhile. Raises InputError if it cannot be written, has other content (`force` replaces
     another result), or is being written by another process. A disk that is full before the first line leaves no folder.
     """
-    real, made = target.resolve(), False
-    if store.question(real) != asked.digest:
-        target, made = store.put(target, asked, empty, force), True
+    real, created = target.resolve(), False
+    if store.question(real) != question.digest:
+        target, created = store.put(target, question, empty, force), True
         real = target.resolve()
-    with _alone(target, real):
-        if store.question(real) != asked.digest:
+    with _locked(target, real):
+        if store.question(real) != question.digest:
             raise InputError(f"{target}: has just been replaced by another result; {store.ELSEWHERE}")
         clear(real)
         try:
             yield real, target
         except DiskFullError:
-            if made:
+            if created:
                 _discard(real)
             raise
 
@@ -149,7 +149,7 @@ def _discard(folder: Path) -> None:
 
 
 @contextmanager
-def _alone(target: Path, real: Path) -> Iterator[None]:
+def _locked(target: Path, real: Path) -> Iterator[None]:
     """Hold the lock of an existing folder. Raises InputError that names the process that holds it."""
     lock = locked(real / LOCK)
     try:
@@ -163,8 +163,8 @@ def _alone(target: Path, real: Path) -> Iterator[None]:
         lock.__exit__(None, None, None)
 
 
-def _empty(place: Path, asked: Question) -> None:
-    store.write_manifest(place, asked.manifest([], complete=False))
+def _empty(place: Path, question: Question) -> None:
+    store.write_manifest(place, question.manifest([], complete=False))
     (place / LOG).touch()
 
 
@@ -196,11 +196,11 @@ def _log(target: Path) -> bytes:
 def _entry(text: bytes) -> tuple[Point, Row] | None:
     """Return the point and the row of a line; None if it is damaged."""
     try:
-        found = parsed(text)
-        SweepLine.model_validate(found)
+        entry = parsed(text)
+        SweepLine.model_validate(entry)
     except ValueError:
         return None
-    return found["point"], found["row"]
+    return entry["point"], entry["row"]
 
 
 def key(point: Point) -> str:

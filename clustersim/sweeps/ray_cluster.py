@@ -69,7 +69,7 @@ def rows(
                 [done], _ = ray.wait([*calls], num_returns=1)
                 places = calls.pop(done)
                 try:
-                    version, found = ray.get(done)
+                    version, timed_rows = ray.get(done)
                 except (
                     ray.exceptions.WorkerCrashedError,
                     ray.exceptions.NodeDiedError,
@@ -87,7 +87,7 @@ def rows(
                     raise _unable(error) from None
                 else:
                     _same(version)
-                    yield from zip(places, found, strict=True)
+                    yield from zip(places, timed_rows, strict=True)
         finally:
             for call in calls:
                 ray.cancel(call, force=True)

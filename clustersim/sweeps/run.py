@@ -38,7 +38,7 @@ class Shard(NamedTuple):
     def __str__(self) -> str:
         return f"shard-{self.number}-of-{self.parts}"
 
-    def of(self, space: Sequence[Point]) -> list[Point]:
+    def points(self, space: Sequence[Point]) -> list[Point]:
         """Return the points of this part: every `parts`-th one."""
         return list(space[self.number - 1 :: self.parts])
 
@@ -72,7 +72,7 @@ class Sweep:
 def run(
     topology: Path,
     workload: Path,
-    asked_space: SweepSpace | Sequence[Point],
+    sweep: SweepSpace | Sequence[Point],
     workers: int,
     out: Path | None = None,
     show: Show = lambda rows, _: rows,
@@ -99,30 +99,30 @@ def run(
     if ray is not None:
         ray_cluster.check(ray)
     with keeping_inputs() as read:
-        places = asked_space.places if isinstance(asked_space, SweepSpace) else {}
+        places = sweep.places if isinstance(sweep, SweepSpace) else {}
         files = Files(str(topology), str(workload), read, engine, costs, places)
         case = load(files)
-        space = legal(case, asked_space) if isinstance(asked_space, SweepSpace) else list(asked_space)
-        space = shard.of(space) if shard else space
+        space = legal(case, sweep) if isinstance(sweep, SweepSpace) else list(sweep)
+        space = shard.points(space) if shard else space
         check(case, space)
         parts = {"topology": topology, "workload": workload}
         options = {"overrides": dict(fixed or {})} | ({"engine": engine} if engine != "auto" else {})
         options |= {"costs": costs.model_dump()} if costs else {}
-        asked = Question.of("sweep", parts, read, options)
+        question = Question.of("sweep", parts, read, options)
         flags = {f"engine-{engine}": engine != "auto"} | ({str(shard): True} if shard else {})
-        target = place(asked, out, names.default(["sweep", topology, workload], fixed or {}, flags), force)
-        with log.opened(target, asked, force) as kept:
+        target = place(question, out, names.default(["sweep", topology, workload], fixed or {}, flags), force)
+        with log.opened(target, question, force) as sweep_log:
             try:
                 for folder in merge:
-                    kept.take(folder)
+                    sweep_log.take(folder)
                 spent = runner.Spent()
-                kept.begin(space)
-                found = kept.found(case, space)
-                resumed = len(found)
-                rows = _rows(files, case, space, workers, kept, found, show, spent, command, ray)
+                sweep_log.begin(space)
+                known = sweep_log.known_rows(case, space)
+                resumed = len(known)
+                rows = _rows(files, case, space, workers, sweep_log, known, show, spent, command, ray)
             except OSError as error:
                 raise unwritable(target, error, ELSEWHERE) from error
-            return Sweep(rows, target, resumed, kept.damaged, spent.seconds, space, spent.lost)
+            return Sweep(rows, target, resumed, sweep_log.damaged, spent.seconds, space, spent.lost)
 
 
 def _rows(
@@ -130,29 +130,29 @@ def _rows(
     case: SweepInputs,
     space: Sequence[Point],
     workers: int,
-    kept: log.SweepLog,
-    found: dict[int, Row],
+    sweep_log: log.SweepLog,
+    known: dict[int, Row],
     show: Show,
     spent: runner.Spent,
     command: log.Command,
     ray: str | None,
 ) -> list[Row]:
-    """Return the rows of all points, and simulate those missing in `found`."""
-    open_points = [index for index in range(len(space)) if index not in found]
+    """Return the rows of all points, and simulate those missing in `known`."""
+    open_points = [index for index in range(len(space)) if index not in known]
     crew = partial(ray_cluster.rows, ray) if ray else None
     rows = runner.rows(files, case, [space[index] for index in open_points], workers, spent, crew)
     try:
         with closing(show(rows, len(open_points))) as coming:  # type: ignore[type-var]
             for number, row in coming:
-                kept.append(space[open_points[number]], row)
-                found[open_points[number]] = row
-        return kept.finish(space, [found[index] for index in range(len(space))], command)
+                sweep_log.append(space[open_points[number]], row)
+                known[open_points[number]] = row
+        return sweep_log.finish(space, [known[index] for index in range(len(space))], command)
     except KeyboardInterrupt:
-        done = f"points.jsonl in {kept.shown} has the {len(found)} of {len(space)} points that are done"
+        done = f"points.jsonl in {sweep_log.shown} has the {len(known)} of {len(space)} points that are done"
         raise InterruptedSweepError(f"interrupted; {done}, and the same command goes on from there") from None
     except (InputError, DiskFullError):
         raise
     except ClustersimError as error:
-        done = f"points.jsonl in {kept.shown} has the {len(found)} others"
+        done = f"points.jsonl in {sweep_log.shown} has the {len(known)} others"
         remedy = "the same command goes on from there" if crew else "try fewer --workers"
         raise ClustersimError(f"{error}; {done}, {remedy}") from error

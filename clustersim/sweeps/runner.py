@@ -70,14 +70,14 @@ def rows(
         aged()
     spent.seconds += time.process_time() - begun
     if crew and points:
-        found = crew(_begin(shared, case), points, grouped(list(map(_split, points)), ELSEWHERE), spent)
+        timed_rows = crew(_begin(shared, case), points, grouped(list(map(_split, points)), ELSEWHERE), spent)
     elif workers > 1 and len(points) > 1:
         begin, groups = _begin(shared, case), grouped(list(map(_split, points)), workers)
-        found = _spread(_evaluate, points, workers, begin, groups)
+        timed_rows = _spread(_evaluate, points, workers, begin, groups)
     else:
-        found = ((index, timed(case, point)) for index, point in enumerate(points))
-    with closing(found):
-        for index, (row, seconds) in found:
+        timed_rows = ((index, timed(case, point)) for index, point in enumerate(points))
+    with closing(timed_rows):
+        for index, (row, seconds) in timed_rows:
             spent.seconds += seconds
             yield index, row
 
@@ -136,7 +136,7 @@ def _spread(
 
     others = set(active_children())
     _start_cleaner()
-    pools = [_pool(begin, place == 0 and begin.command) for place in range(min(workers, len(items)))]
+    pools = [_pool(begin) for _ in range(min(workers, len(items)))]
     over = False
     try:
         yield from _fed(work, items, pools, deque(map(deque, groups)))
@@ -158,27 +158,28 @@ def _fed(
     """Yield (index, work(item)) as it finishes. Every process has one item in work and one queued."""
     from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 
-    own = [deque[int]() for _ in pools]
-    asked: dict[Future[Answer], tuple[int, int]] = {}
+    queues = [deque[int]() for _ in pools]
+    running: dict[Future[Answer], tuple[int, int]] = {}
     left, dead = len(items), set[int]()
 
     def feed(pool: int) -> None:
-        if not own[pool] and groups:
-            own[pool] = groups.popleft()
-        if own[pool]:
-            place = own[pool].popleft()
+        """Submit the next item to a pool, from its queue or the next group; nothing if none is left."""
+        if not queues[pool] and groups:
+            queues[pool] = groups.popleft()
+        if queues[pool]:
+            index = queues[pool].popleft()
             try:
-                asked[pools[pool].submit(work, items[place])] = pool, place
+                running[pools[pool].submit(work, items[index])] = pool, index
             except BrokenExecutor:
-                own[pool].appendleft(place)
+                queues[pool].appendleft(index)
                 dead.add(pool)
 
     with _deaf():
         for pool in (*range(len(pools)), *range(len(pools))):
             feed(pool)
-    while asked:
-        for job in wait(asked, return_when=FIRST_COMPLETED).done:
-            pool, place = asked.pop(job)
+    while running:
+        for job in wait(running, return_when=FIRST_COMPLETED).done:
+            pool, index = running.pop(job)
             try:
                 answer = job.result()
             except BrokenExecutor:
@@ -186,13 +187,13 @@ def _fed(
                 continue
             feed(pool)
             left -= 1
-            yield place, answer
+            yield index, answer
         for pool in dead:  # other processes continue with its items
-            if own[pool]:
-                groups.append(own[pool])
-                own[pool] = deque()
+            if queues[pool]:
+                groups.append(queues[pool])
+                queues[pool] = deque()
         for pool in {*range(len(pools))} - dead:
-            if groups and not any(at == pool for at, _ in asked.values()):
+            if groups and not any(at == pool for at, _ in running.values()):
                 feed(pool)
     if left:
         raise ClustersimError(f"a worker process died, perhaps for lack of memory, and {left} points have no result")
@@ -212,15 +213,12 @@ def _start_cleaner() -> None:
             os.environ["PYTHONWARNINGS"] = before
 
 
-def _pool(begin: Begin, told: bool) -> ProcessPoolExecutor:
-    """Return a pool of one spawned worker, because a fork of a process that has used polars can hang.
-
-    told: whether it prints what every worker compiles.
-    """
+def _pool(begin: Begin) -> ProcessPoolExecutor:
+    """Return a pool of one spawned worker, because a fork of a process that has used polars can hang."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(begin, told))
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(begin,))
 
 
 Crew = Callable[[Begin, Sequence[Point], Sequence[Sequence[int]], Spent], Generator[tuple[int, Timed], None, None]]
@@ -236,17 +234,17 @@ def _evaluate(point: Point) -> Timed:
     return timed(_case[0], point)
 
 
-def _prepare(begin: Begin, told: bool) -> None:
+def _prepare(begin: Begin) -> None:
     """Prepare a worker: load its inputs, if any, permit the same plugins, and watch for the end of the parent process."""
     from multiprocessing import parent_process
 
-    def wait() -> None:
+    def exit_with_parent() -> None:
         parent = parent_process()
         if parent is not None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     case = prepared(begin)
     _case[:] = [case] if case else []
 

@@ -51,7 +51,7 @@ def varied(space: Sequence[Point]) -> list[str]:
         for key, value in point.items():
             values.setdefault(key, set()).add(str(value))
     order = [*(option.key for option in cluster_options.OPTIONS), *KEYS.values(), *values]
-    return sorted((key for key, found in values.items() if len(found) > 1), key=order.index)
+    return sorted((key for key, texts in values.items() if len(texts) > 1), key=order.index)
 
 
 def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
@@ -60,12 +60,12 @@ def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
     Each schedule is combined with the chunks that it supports: 1f1b next to interleaved keeps vpp 1. A schedule that supports a
     single other number, such as dualpipev, gets it. Raises InputError if there are too many.
     """
-    given = {KEYS.get(name, name): tuple(values) for name, values in axes.items() if values}
-    names = given.get(SCHEDULE, ())
-    if len(names) < 2 and (VPP in given or all(takes(str(name), 1) for name in names)):
-        yield from _product(given)
+    by_key = {KEYS.get(name, name): tuple(values) for name, values in axes.items() if values}
+    names = by_key.get(SCHEDULE, ())
+    if len(names) < 2 and (VPP in by_key or all(takes(str(name), 1) for name in names)):
+        yield from _product(by_key)
         return
-    parts = [given | {SCHEDULE: (name,)} | _chunks(str(name), given.get(VPP)) for name in given[SCHEDULE]]
+    parts = [by_key | {SCHEDULE: (name,)} | _chunks(str(name), by_key.get(VPP)) for name in by_key[SCHEDULE]]
     bounded(sum(prod(map(len, part.values())) for part in parts))
     for part in parts:
         yield from _product(part)
@@ -77,25 +77,25 @@ def _product(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
         yield dict(zip(axes, combination, strict=True))
 
 
-def bounded(count: int, *, whole: bool = True) -> None:
-    """Raise InputError if a sweep has too many points. whole: whether `count` is the total and not a partial count."""
+def bounded(count: int, *, total: bool = True) -> None:
+    """Raise InputError if a sweep has too many points. total: whether `count` is the total and not a partial count."""
     if count > MOST:
         most = f"at most {MOST:,} combinations, or `clustersim optimize`, which simulates few of them"
-        many = f"{count:,}" if whole else f"more than {MOST:,}"
+        many = f"{count:,}" if total else f"more than {MOST:,}"
         raise InputError(f"{many} points are too many; give shorter lists, {most}")
 
 
-def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
+def _chunks(schedule: str, requested: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
     """Return the axis of chunks of a schedule: requested values that it supports, or its only supported number.
 
     If neither exists, the requested values remain, and the points report why they are illegal.
     """
     can = tuple(value for value in range(1, 9) if takes(schedule, value))
-    own = can if len(can) == 1 else can[:1] if can[:1] == (1,) else ()
-    if asked is None:
-        return {VPP: own} if len(can) == 1 else {}
-    legal = tuple(value for value in asked if isinstance(value, int) and takes(schedule, value))
-    return {VPP: legal or own or tuple(asked)}
+    usual = can if len(can) == 1 else can[:1] if can[:1] == (1,) else ()
+    if requested is None:
+        return {VPP: usual} if len(can) == 1 else {}
+    legal = tuple(value for value in requested if isinstance(value, int) and takes(schedule, value))
+    return {VPP: legal or usual or tuple(requested)}
 
 
 def takes(schedule: str, chunks: int) -> bool:
@@ -130,7 +130,7 @@ def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
     result: list[int] = []
     for part in words(option, text):
         match = _RANGE.fullmatch(part)
-        low, high, factor = (int(one) if one else 0 for one in (match.groups() if match else ("", "", "")))
+        low, high, factor = (int(digits) if digits else 0 for digits in (match.groups() if match else ("", "", "")))
         if match and match[2] and high < low:
             raise InputError(f"--{option}: {part!r} begins above its end; write the smaller number first")
         if match and match[3] and factor < 2:
@@ -149,10 +149,10 @@ def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
 def _range(low: int, high: int, factor: int) -> list[int]:
     if not factor:
         return list(range(low, high + 1))
-    found = [low]
-    while found[-1] * factor <= high:
-        found.append(found[-1] * factor)
-    return found
+    values = [low]
+    while values[-1] * factor <= high:
+        values.append(values[-1] * factor)
+    return values
 
 
 def degrees(option: str, text: str | None) -> list[int | str]:

@@ -42,19 +42,19 @@ def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list
 
     A leading minus reverses a column: `-step_time_s` starts with the slowest. Raises InputError for an unknown column.
     """
-    found = [row for row in rows if row["status"] == "ok"]
+    ordered = [row for row in rows if row["status"] == "ok"]
     for key in reversed(sort):
         name, turned = key.removeprefix("-"), key.startswith("-")
-        known = {column for row in found for column in row}
-        if found and name not in known:
+        known = {column for row in ordered for column in row}
+        if ordered and name not in known:
             raise InputError(f"--sort {name}: no column has that name; {suggest(name, known)}")
-        numbers = [row for row in found if isinstance(row.get(name), int | float)]
-        words = [row for row in found if not isinstance(row.get(name), int | float)]
+        numbers = [row for row in ordered if isinstance(row.get(name), int | float)]
+        words = [row for row in ordered if not isinstance(row.get(name), int | float)]
         sign = -1 if (name in HIGHER) != turned else 1
-        order = sorted((sign * row[name], place) for place, row in enumerate(numbers))
-        spoken = sorted(((str(row.get(name)), place) for place, row in enumerate(words)), reverse=turned)
-        found = [*(numbers[place] for _, place in order), *(words[place] for _, place in spoken)]
-    return found
+        order = sorted((sign * row[name], index) for index, row in enumerate(numbers))
+        spoken = sorted(((str(row.get(name)), index) for index, row in enumerate(words)), reverse=turned)
+        ordered = [*(numbers[index] for _, index in order), *(words[index] for _, index in spoken)]
+    return ordered
 
 
 def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
@@ -62,19 +62,19 @@ def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
 
     An unknown amount, such as the dollars of a GPU without a price, is larger than any known one.
     """
-    found = [row for row in rows if row["status"] == "ok"]
-    amounts = [[math.inf if (known := row.get(FRONT[name])) is None else known for name in what] for row in found]
-    return [found[place] for place in undominated(amounts)]
+    simulated = [row for row in rows if row["status"] == "ok"]
+    amounts = [[math.inf if (known := row.get(FRONT[name])) is None else known for name in what] for row in simulated]
+    return [simulated[index] for index in undominated(amounts)]
 
 
 def undominated(values: Sequence[Sequence[float]]) -> list[int]:
     """Return the indices of the rows of values that no other row dominates: none is as low in all and lower in one."""
     kept: list[int] = []
     # a row that dominates another comes before it
-    for place in sorted(range(len(values)), key=lambda place: [*values[place]]):
-        own = values[place]
-        if not any(values[other] != own and all(map(le, values[other], own)) for other in kept):
-            kept.append(place)
+    for index in sorted(range(len(values)), key=lambda index: [*values[index]]):
+        row = values[index]
+        if not any(values[other] != row and all(map(le, values[other], row)) for other in kept):
+            kept.append(index)
     return sorted(kept)
 
 

@@ -20,8 +20,8 @@ from clustersim.collectives.nccl import nccl_tests_log, request
 from clustersim.collectives.nccl.table import line
 from clustersim.config.yaml import Document, parse
 from clustersim.errors import InputError, suggest
-from clustersim.explain.beside_trace import beside
 from clustersim.explain.gpu_trace import MeasuredStep, measured
+from clustersim.explain.trace_comparison import comparison
 from clustersim.files import read_text
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
@@ -114,7 +114,7 @@ class MeasuredRun:
             if name not in by_changes:
                 simulator = Simulator(build(overridden(self.cluster, changes))) if changes else self.simulator
                 result = simulator.run(self.job, ignore_memory=True, engine="auto")
-                by_changes[name] = {row.name: row.forecast for row in beside(result, trace, None).rows["kernels"]}
+                by_changes[name] = {row.name: row.forecast for row in comparison(result, trace, None).rows["kernels"]}
             return fsum(by_changes[name].get(part, 0.0) for part in parts)
 
         excluded = (SOFTWARE, *ON_LINKS, "host", SLOWEST.family)

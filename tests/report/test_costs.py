@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clustersim.costs import figures
-from clustersim.costs.bill import bill, of_step, rates
+from clustersim.costs.bill import bill, rates, step_costs
 from clustersim.errors import ConfigError
 from clustersim.topology.build import load
 
@@ -50,7 +50,7 @@ def test_the_energy_of_published_runs_follows_from_power_and_time():
     assert tdp * 414e-6 == pytest.approx(8930, rel=0.01)
     cluster = load("rail_optimized", {"cluster.nodes": 2048})
     seconds = 30.84e6 * 3600 / 16384
-    ours = rates(cluster, figures.load()).of(seconds)
+    ours = rates(cluster, figures.load()).costs(seconds)
     assert 1.6 < ours["kwh"] / tdp < 2.2  # whole nodes, switches and the building, where the card counts GPUs alone
 
 
@@ -58,8 +58,8 @@ def test_rent_is_gpu_hours_times_the_price():
     """DeepSeek-V3: 2.788 M H800-hours at 2 USD are 5.576 M."""
     cluster = load("rail_optimized", {"cluster.nodes": 256})
     found = rates(cluster, figures.load(rent=2.0))
-    assert found.of(2.788e6 * 3600 / 2048)["usd"] == pytest.approx(5.576e6)
-    step = of_step(found, 10.0, 4e6)
+    assert found.costs(2.788e6 * 3600 / 2048)["usd"] == pytest.approx(5.576e6)
+    step = step_costs(found, 10.0, 4e6)
     assert step["usd_per_1t_tokens"] == pytest.approx(step["usd_per_step"] * 1e12 / 4e6)
     assert step["co2_kg_per_step"] == pytest.approx(step["kwh_per_step"] * 0.37)
 
@@ -172,6 +172,6 @@ def test_people_are_part_of_what_is_owned_and_electricity_is_said_in_dollars(tmp
     alone, staffed = (rates(cluster, one) for one in (figures.load(), figures.load(tmp_path / "costs.yaml")))
     year = 8766 * 3600
     assert (staffed.owned - alone.owned) * year == pytest.approx(1000 * 32 / 0.8)
-    costs = of_step(alone, 2.0, 1e6)
+    costs = step_costs(alone, 2.0, 1e6)
     assert costs["usd_power_per_step"] == pytest.approx(costs["kwh_per_step"] * 0.12)
     assert costs["usd_power_per_step"] < costs["usd_owned_per_step"]

@@ -521,12 +521,12 @@ def test_a_change_is_what_the_question_with_that_limit_finds(planner):
     open_ |= {"parallelism.sequence_parallel": True}
     relaxed, urgent = (answer(planner, PlanRequest(15e12, days, None, (open_,))) for days in (8.3, 4.0))
     week = next(one for one in changes(planner, relaxed) if one.what.startswith("a week less"))
-    assert week.plan == answer(planner, week.asked).plans[0][1]
+    assert week.plan == answer(planner, week.request).plans[0][1]
     assert week.plan.row["global_batch"] > max(relaxed.batches)
     money = next(one for one in changes(planner, urgent) if one.what.startswith("10% less money"))
-    assert money.plan == answer(planner, replace(money.asked, days=None)).plans[0][1]
+    assert money.plan == answer(planner, replace(money.request, days=None)).plans[0][1]
     with pytest.raises(InputError, match=r"has one with budget=\S+ \(\d+ nodes, batches of \d+, "):
-        answer(planner, replace(money.asked, days=None, budget=money.asked.budget / 2))
+        answer(planner, replace(money.request, days=None, budget=money.request.budget / 2))
 
 
 @pytest.mark.parametrize("limit", ["Ctrl-C", "time"])

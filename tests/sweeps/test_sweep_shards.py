@@ -60,7 +60,7 @@ def test_shards_merge_into_the_table_of_the_whole(whole, tmp_path):
 def test_shards_are_all_points_once():
     points = [{"n": n} for n in range(100)]
     for count in (1, 3, 7, 100):
-        parts = [Shard(number, count).of(points) for number in range(1, count + 1)]
+        parts = [Shard(number, count).points(points) for number in range(1, count + 1)]
         assert sorted(point["n"] for part in parts for point in part) == list(range(100))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

@@ -31,7 +31,7 @@ OP_OF = {"dispatch": "all_to_all", "combine": "all_to_all"}
 """{collective: the one that NCCL runs for it}, if these differ."""
 
 
-class Beside(NamedTuple):
+class TraceRow(NamedTuple):
     """A row: seconds of the forecast, seconds of the trace, and their ratio."""
 
     name: str
@@ -54,37 +54,37 @@ class TraceComparison:
     """Rank of the forecast."""
 
     @property
-    def rows(self) -> dict[str, list[Beside]]:
+    def rows(self) -> dict[str, list[TraceRow]]:
         """Rows by section: the step, kernels by class, communication by collective."""
         parts = self.result.parts[self._cell]
         exposed = sum(s for name, s in parts.items() if name not in ("compute", "optimizer", "bubble", "host"))
         idle = parts["bubble"] + parts.get("host", 0.0)
-        whole = [
-            Beside("step", self.result.record.end, self.trace.step_time),
-            Beside("exposed communication", exposed, self.trace.exposed),
-            Beside("idle", idle, self.trace.idle),
+        step_rows = [
+            TraceRow("step", self.result.record.end, self.trace.step_time),
+            TraceRow("exposed communication", exposed, self.trace.exposed),
+            TraceRow("idle", idle, self.trace.idle),
         ]
         kinds = {name: seconds for name, seconds in self.trace.by_class.items() if name != "communication"}
         return {
-            "the step": whole,
-            "kernels": _beside(self._kernels(), kinds),
-            "communication": _beside(self._collectives(), self.trace.by_collective),
+            "the step": step_rows,
+            "kernels": _comparison_rows(self._kernels(), kinds),
+            "communication": _comparison_rows(self._collectives(), self.trace.by_collective),
         }
 
     def facts(self) -> dict[str, Any]:
         """Return the comparison as plain data; keys carry their units."""
         rows = {
             section: [
-                {"name": one.name, "forecast_s": one.forecast, "trace_s": one.trace, "ratio": one.ratio} for one in own
+                {"name": row.name, "forecast_s": row.forecast, "trace_s": row.trace, "ratio": row.ratio} for row in part
             ]
-            for section, own in self.rows.items()
+            for section, part in self.rows.items()
         }
         trace = self.trace
         return {
             "rank": self.rank,
             "steps_in_trace": trace.steps,
             "on_gpu": trace.on_gpu,
-            **{section.replace("the ", ""): own for section, own in rows.items()},
+            **{section.replace("the ", ""): part for section, part in rows.items()},
             "trace_by_stream_s": dict(trace.by_stream),
             "trace_gaps": {"count": trace.gaps, "longest_s": trace.longest_gap},
         }
@@ -99,21 +99,21 @@ class TraceComparison:
         script = work.scripts[int(roles(work.job)[self.rank])]
         slowdown = float(self.result.topology.slowdown[work.gpus[self.rank]])
         seconds = work.seconds[int(self.result.topology.kind_of(work.gpus[self.rank]))]
-        found: defaultdict[str, float] = defaultdict(float)
+        sums: defaultdict[str, float] = defaultdict(float)
         tasks = (task for key, _ in script.passes() for task in script.layout.parts[key])
         for kernel in (item for task in tasks for item in task.items if isinstance(item, Kernel)):
             name = "optimizer" if kernel.op in UPDATES else CLASS_OF[kernel.kind]
-            found[name] += seconds[kernel] * slowdown
-        return dict(found)
+            sums[name] += seconds[kernel] * slowdown
+        return dict(sums)
 
     def _collectives(self) -> dict[str, float]:
         """Return {collective: seconds} of the rank's communication, without waiting for peers."""
-        found: defaultdict[str, float] = defaultdict(float)
+        sums: defaultdict[str, float] = defaultdict(float)
         for span in self.result.record.spans:
             if span.rank == self._cell:
                 for op, seconds in self._moved(span):
-                    found[OP_OF.get(op, op)] += seconds
-        return dict(found)
+                    sums[OP_OF.get(op, op)] += seconds
+        return dict(sums)
 
     def _moved(self, span: Span) -> Iterator[tuple[str, float]]:
         """Yield (collective, seconds) of a span. Those inside a pass share its remaining time by their idle times."""
@@ -129,19 +129,21 @@ class TraceComparison:
             sum(flow.idle for flow in source.flows[call]) if source and call in source.flows else 0.0 for call in calls
         ]
         rest, total = max(took - span.activity.compute, 0.0), sum(idle) or 1.0
-        yield from ((call.op, rest * own / total) for call, own in zip(calls, idle, strict=True))
+        yield from ((call.op, rest * seconds / total) for call, seconds in zip(calls, idle, strict=True))
 
 
-def _beside(forecast: Mapping[str, float], trace: Mapping[str, float]) -> list[Beside]:
+def _comparison_rows(forecast: Mapping[str, float], trace: Mapping[str, float]) -> list[TraceRow]:
     names = dict.fromkeys((*forecast, *trace))
-    rows = [Beside(name, forecast.get(name, 0.0), trace.get(name, 0.0)) for name in names]
-    total = [Beside("all", sum(one.forecast for one in rows), sum(one.trace for one in rows))] if len(rows) > 1 else []
-    return [*sorted(rows, key=lambda one: -max(one.forecast, one.trace)), *total]
+    rows = [TraceRow(name, forecast.get(name, 0.0), trace.get(name, 0.0)) for name in names]
+    total = (
+        [TraceRow("all", sum(row.forecast for row in rows), sum(row.trace for row in rows))] if len(rows) > 1 else []
+    )
+    return [*sorted(rows, key=lambda row: -max(row.forecast, row.trace)), *total]
 
 
-def beside(result: StepResult, trace: MeasuredStep, rank: int | None) -> TraceComparison:
-    """Return a forecast beside a trace. rank: of the forecast (None: the trace's or 0). Raises InputError for an unknown rank."""
-    asked = rank if rank is not None else trace.rank or 0
-    if not 0 <= asked < result.job.mesh.size:
-        raise InputError(f"--rank {asked}: the job has the ranks 0 to {result.job.mesh.size - 1}; give one of them")
-    return TraceComparison(result, trace, asked)
+def comparison(result: StepResult, trace: MeasuredStep, rank: int | None) -> TraceComparison:
+    """Return a forecast and a trace side by side. rank: of the forecast; None: the trace's, or 0. Raises InputError for an unknown rank."""
+    chosen = rank if rank is not None else trace.rank or 0
+    if not 0 <= chosen < result.job.mesh.size:
+        raise InputError(f"--rank {chosen}: the job has the ranks 0 to {result.job.mesh.size - 1}; give one of them")
+    return TraceComparison(result, trace, chosen)
