@@ -108,7 +108,7 @@ class Rates(NamedTuple):
     """Total price of all machines in USD."""
 
     def costs(self, seconds: float) -> dict[str, Any]:
-        """Return the costs of `seconds` seconds: USD rented and owned, kWh, kg CO2e."""
+        """Return the costs of `seconds` seconds: {`usd` of rent, `usd_owned`, `kwh`, `co2_kg`}; None for unknown prices."""
         joules = self.power * seconds
         return {
             "usd": None if self.rent is None else self.rent * seconds,
@@ -141,7 +141,7 @@ def rates(cluster: Topology, figures: Figures) -> Rates:
 
 
 def step_costs(rates: Rates, step: float, tokens: float) -> dict[str, Any]:
-    """Return the costs of a step of `step` seconds and `tokens` tokens, and of 1e12 tokens at this speed."""
+    """Return {`usd_per_step`, `usd_per_1t_tokens`, …: cost} for a step of `step` seconds and `tokens` tokens."""
     costs = {"step": rates.costs(step), "1t_tokens": rates.costs(step / tokens * 1e12)}
     power = {f"usd_power_per_{what}": costs_of["kwh"] * 3.6e6 * rates.electricity for what, costs_of in costs.items()}
     return {f"{key}_per_{what}": value for what, costs_of in costs.items() for key, value in costs_of.items()} | power

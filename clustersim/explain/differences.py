@@ -81,7 +81,7 @@ def _compared(folder: Path) -> ComparedResult:
 
 
 def from_step(name: str, question: StepQuestion, summary: Mapping[str, Any]) -> ComparedResult:
-    """Return a step for a comparison. `summary` is its result's."""
+    """Return a simulated step for a comparison. name: its label. summary: summary of its result."""
     inputs = {"engine": question.engine, "fold": question.fold, **dict(_keys(question))}
     return ComparedResult(name, inputs, RunSummary.model_validate(summary))
 
@@ -93,7 +93,7 @@ def _inputs(stored: StoredRun, summary: RunSummary, files: Inputs) -> Iterator[t
     options = stored.manifest.options
     yield from (("fold", options.fold), ("ignore_memory", options.ignore_memory), ("flops", options.flops))
     yield from (("engine", options.engine), ("plugins", options.plugins))
-    changed = [part for part, (path, sha) in stored.inputs.items() if not _same(path, sha, files)]
+    changed = [part for part, (path, sha) in stored.inputs.items() if not _unchanged(path, sha, files)]
     if not changed:
         yield from _keys(stored.question)
         return
@@ -103,7 +103,7 @@ def _inputs(stored: StoredRun, summary: RunSummary, files: Inputs) -> Iterator[t
     yield from ((f"parallelism.{key}", value) for key, value in summary.parallelism.items())
 
 
-def _same(path: Path, sha: str, files: Inputs) -> bool:
+def _unchanged(path: Path, sha: str, files: Inputs) -> bool:
     try:
         return digest(files.get(str(path)) or read_bytes(path)) == sha
     except InputError:

@@ -140,7 +140,7 @@ def explained(
     simulator = Simulator(known.topology if known else build(document))
     result = known or simulator.run(question.job, **question.options())
     changed, prices = question.of_what_ifs, figures or load()
-    tried = (_played(changed, item, simulator, prices, progress) for item in what_ifs(document, result.job))
+    tried = (_simulated(changed, item, simulator, prices, progress) for item in what_ifs(document, result.job))
     outcomes = [*filter(None, tried)]
     links = list(_bottlenecks(changed, result, simulator, outcomes, progress))
     return Explanation(
@@ -169,10 +169,10 @@ def _rests_on(
     return tuple(sorted(effects, key=lambda item: -item.effect)[:CONSTANTS])
 
 
-def _played(
+def _simulated(
     question: StepQuestion, what: WhatIf, simulator: Simulator, figures: Figures, progress: Progress
 ) -> WhatIf | None:
-    """Simulate a what-if, on the same cluster if the cluster does not change. Return None if no job can have its values."""
+    """Return a what-if with its simulated step, or the reason why it has none; None if no job can have its values."""
     if what.reason:
         return what
     progress(what.name)
@@ -206,14 +206,14 @@ def _short(error: ClustersimError) -> str:
 
 
 def _bottlenecks(
-    question: StepQuestion, result: StepResult, simulator: Simulator, played: Iterable[WhatIf], progress: Progress
+    question: StepQuestion, result: StepResult, simulator: Simulator, outcomes: Iterable[WhatIf], progress: Progress
 ) -> Iterator[Bottleneck]:
     """Yield the step without the limit of each of the links that limit it longest.
 
     For a tier from which NCCL derives its rates, this is the what-if of faster links, because faster links alone would change
     nothing. Such a tier is included even if transfers wait for NCCL's own rate and not for the links.
     """
-    faster = {row.name: row.step_time for row in played if row.step_time is not None}
+    faster = {row.name: row.step_time for row in outcomes if row.step_time is not None}
     shares = [row for row in result.summary["critical_path"]["by_link"] if row["link"]][:BOTTLENECKS]
     known = {cable(name) for share in shares if not share["slow"] for name in share["tiers"]}
     for tier, name in FASTER.items():  # NCCL's rate, derived from a link, keeps transfers below the link's own

@@ -239,7 +239,7 @@ def _summed(ran: Sequence[Ran], first: float, last: float, steps: int, on_gpu: b
         dict(sums["kind"]),
         dict(sums["op"]),
         dict(sums["stream"]),
-        (_length(every) - _length(computing)) / count,
+        (_total_seconds(every) - _total_seconds(computing)) / count,
         sum(breaks) / count,
         round(len(breaks) / count),
         max(breaks, default=0.0),
@@ -251,5 +251,5 @@ def _gaps(busy: Sequence[tuple[float, float]], first: float, last: float) -> lis
     return [end - start for start, end in zip(edges[::2], edges[1::2], strict=True) if end > start]
 
 
-def _length(intervals: Iterable[tuple[float, float]]) -> float:
+def _total_seconds(intervals: Iterable[tuple[float, float]]) -> float:
     return sum(end - start for start, end in intervals)

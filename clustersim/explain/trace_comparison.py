@@ -142,7 +142,7 @@ def _comparison_rows(forecast: Mapping[str, float], trace: Mapping[str, float]) 
 
 
 def comparison(result: StepResult, trace: MeasuredStep, rank: int | None) -> TraceComparison:
-    """Return a forecast and a trace side by side. rank: of the forecast; None: the trace's, or 0. Raises InputError for an unknown rank."""
+    """Pair a forecast with a trace. rank: of the forecast; None: the trace's, or 0. Raises InputError if it is unknown."""
     chosen = rank if rank is not None else trace.rank or 0
     if not 0 <= chosen < result.job.mesh.size:
         raise InputError(f"--rank {chosen}: the job has the ranks 0 to {result.job.mesh.size - 1}; give one of them")

@@ -117,7 +117,7 @@ def _too_slow(fastest: SearchResult) -> InputError:
     less = option(f"--target {target}", f"target={target}")
     return InputError(
         f"{option('--target', 'target=')}: no point is so fast; the fastest of {plural(fastest.points, 'point', 'points')} has "
-        f"{speed:,.0f} tokens/s ({_said(fastest.best[0].point)}); ask for {less}, or give more GPUs"
+        f"{speed:,.0f} tokens/s ({_words(fastest.best[0].point)}); ask for {less}, or give more GPUs"
     )
 
 
@@ -139,7 +139,7 @@ def _too_large(case: SweepInputs, sweep: SweepSpace, space: CandidateSpace) -> O
     have, gpu = simulator.cluster.memory, simulator.cluster.gpu.name
     more = f"pass {option('--unlikely', 'unlikely=True')}, or " if verdict(need, have) == "unlikely" else ""
     error = OutOfMemoryError(
-        f"none of {plural(space.points, 'point', 'points')} likely fits: the smallest ({_said(point)}) needs {gibibytes(need)}, "
+        f"none of {plural(space.points, 'point', 'points')} likely fits: the smallest ({_words(point)}) needs {gibibytes(need)}, "
         f"and {gpu} has {gibibytes(have)}: {band(need, have).said}; {more}give {_nodes(case, sweep, simulator.cluster.nodes)}"
     )
     error.advice = advice(remedies(simulator, case.job(point)))
@@ -155,11 +155,11 @@ def _nodes(case: SweepInputs, sweep: SweepSpace, nodes: int) -> str:
             grown = CandidateSpace(case, replace(sweep, axes=axes, fixed={**sweep.fixed, NODES: count}))
             smallest = _smallest(case, grown)
             if smallest and evaluate(case, smallest[1])["status"] == "ok":
-                return f"{count} nodes ({_said(smallest[1])} fits there), {other}"
+                return f"{count} nodes ({_words(smallest[1])} fits there), {other}"
     return other
 
 
-def _said(point: Point) -> str:
+def _words(point: Point) -> str:
     return " ".join(change_words(point))
 
 

@@ -64,15 +64,15 @@ class Answers:
 
     def add(self, new: Best) -> None:
         """Add a point: an equally good one joins an existing answer, and only the best point of each split remains."""
-        key = self._split(new.point), new.likely
-        if (old := self._splits.get(key)) and _order(old) <= _order(new):
+        key = self._split_key(new.point), new.likely
+        if (old := self._splits.get(key)) and _sort_key(old) <= _sort_key(new):
             return
         self._splits[key] = new
-        self.ranked = _merged(sorted(self._splits.values(), key=_order))
+        self.ranked = _merged(sorted(self._splits.values(), key=_sort_key))
 
     def behind(self, point: Point, value: ObjectiveValue) -> bool:
         """Return whether a point with at least this value is worse than another of its split that likely fits."""
-        best = self._splits.get((self._split(point), True)) if self.chosen else None
+        best = self._splits.get((self._split_key(point), True)) if self.chosen else None
         return best is not None and best.value < value
 
     @property
@@ -84,11 +84,11 @@ class Answers:
         """Return the best points, the best first."""
         return self.ranked[: self.top]
 
-    def _split(self, point: Point) -> str:
+    def _split_key(self, point: Point) -> str:
         return repr([(key, value) for key, value in point.items() if key not in self.chosen])
 
 
-def _order(best: Best) -> tuple[ObjectiveValue, PlaceInSpace]:
+def _sort_key(best: Best) -> tuple[ObjectiveValue, PlaceInSpace]:
     return best.value, best.place
 
 
@@ -102,4 +102,4 @@ def _merged(points: list[Best]) -> list[Best]:
             groups.append([best])
     ordered = [sorted(group, key=lambda best: (not best.likely, best.place)) for group in groups]
     answers = [first._replace(same=tuple(best.point for best in rest)) for first, *rest in ordered]
-    return sorted(answers, key=_order)
+    return sorted(answers, key=_sort_key)

@@ -101,8 +101,10 @@ class LayerTimes:
         passes = (_waited(stage.steps(layer, letter)) for letter in "FBWI")
         forward, backward, weights, inputs = map(Counter, passes)
         last = max((place for place, op in enumerate(layer.operators) if op.parameters), default=len(layer.operators))
-        read = Counter(_kernels(step for op in layer.operators[last:] for step in op.forward))
-        ready = Counter(_kernels(i for op in layer.operators[last:] for i in (*op.backward_input, *op.backward_weight)))
+        read = Counter(_only_kernels(step for op in layer.operators[last:] for step in op.forward))
+        ready = Counter(
+            _only_kernels(i for op in layer.operators[last:] for i in (*op.backward_input, *op.backward_weight))
+        )
         return LayerSteps(layer, forward, backward, weights, inputs, read, ready, stage.saved(layer))
 
     def seconds(self, job: Job, layer: LayerSteps, hidden: Collection[str] = ()) -> PassSeconds:
@@ -209,7 +211,7 @@ _GROUPS = {
 }
 
 
-def _kernels(steps: Iterable[OperatorStep]) -> Iterator[Kernel]:
+def _only_kernels(steps: Iterable[OperatorStep]) -> Iterator[Kernel]:
     return (step for step in steps if isinstance(step, Kernel))
 
 

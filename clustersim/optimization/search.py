@@ -56,7 +56,7 @@ TOGETHER = 8
 """Number of rows of a tile whose bounds follow the order of their schedules together."""
 LONG = 2048
 """Number of forward passes of a full pipeline above which a look at memory pays before the order of the schedule is bounded."""
-PLAYED = 6
+BY_BOUND = 6
 """Number of candidates simulated by bound, before one is simulated by expected value."""
 
 
@@ -300,7 +300,7 @@ class _CandidateSearch:
     fits: dict[str, bool] = field(default_factory=dict)
     """Whether points fit into memory, by `_memory`."""
     simulated: int = 0
-    played: int = 0
+    new_simulations: int = 0
     """Number of simulations that this search added to the shared ones."""
     twins: int = 0
     resized: bool = False
@@ -375,8 +375,8 @@ class _CandidateSearch:
         order = np.lexsort((np.arange(len(fits)), values[:, 1], values[:, 0]))
         order = order[fits[order]]
         tile.order, tile.values = order.tolist(), values[order]
-        for one in tile.kinds():
-            self._push_row(one, 0)
+        for part in tile.kinds():
+            self._push_row(part, 0)
         if more:
             self._follow(tile, layers)
 
@@ -527,7 +527,7 @@ class _CandidateSearch:
         show(self.simulated, len(self.heap), self.gap)
         self._dive()
         while self.heap:
-            late = limits.stop.due or self.played >= limits.simulations
+            late = limits.stop.due or self.new_simulations >= limits.simulations
             answered = self.answers.ranked
             if (late and not limits.needed) or (answered and (late or (self.gap or 0.0) < limits.gap)):
                 return False
@@ -541,7 +541,7 @@ class _CandidateSearch:
                     heappush(self.heap, item)
                 elif item.refined:
                     self._try(item)
-                    bounded += DIVE // PLAYED
+                    bounded += DIVE // BY_BOUND
                 else:
                     self._refine(item)
                     bounded += 1
@@ -607,7 +607,7 @@ class _CandidateSearch:
         """Return the row of a point, whose memory is checked before its simulation."""
         known = len(self.shared.rows)
         row = self.shared.row(self.space.case, point)
-        self.played += len(self.shared.rows) > known
+        self.new_simulations += len(self.shared.rows) > known
         return row
 
     def _add(self, item: _Item, place: PlaceInSpace, point: Point, result: Row) -> None:

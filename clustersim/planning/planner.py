@@ -266,7 +266,7 @@ class Planner:
                 refined |= self._on(request, state, best)
 
     def _among(self, state: _PlanSearch, indices: Ints, wanted: Objective, limits: Limits) -> SearchResult:
-        """Return the best candidate among some sizes, with all orders."""
+        """Return the search for the best candidate, in any order, among the sizes with these indices in `Sizes`."""
         only: dict[int, set[int]] = {}
         for split, replicas, _ in state.space.sizes.places[:, indices].T.tolist():
             only.setdefault(split, set()).add(replicas)
@@ -401,7 +401,7 @@ class Planner:
         return MOST_GPUS if node.node.wire else node.gpus
 
     def share(self, request: PlanRequest, gpus: int, nodes: int, dp: int) -> Goodput:
-        """Return the goodput of `dp` replicas on these nodes and GPUs."""
+        """Return the goodput of `dp` replicas on `gpus` GPUs of `nodes` nodes, computed once."""
         key = nodes, gpus, dp, request.asynchronous
         if key not in self.shares:
             held = float(parameters(self.case.base.model))

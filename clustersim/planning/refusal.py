@@ -69,20 +69,20 @@ def _without(planner: Planner, request: PlanRequest, names: Sequence[str], kinds
     return _Other(names, plan) if plan else None
 
 
-def _days(plan: TrainingPlan) -> str:
+def _days_option(plan: TrainingPlan) -> str:
     days = f"{three_digits(plan.days, math.ceil):.10g}"
     return option(f"--days {days}", f"days={days}")
 
 
-def _budget(plan: TrainingPlan) -> str:
+def _budget_option(plan: TrainingPlan) -> str:
     usd = three_digits(plan.usd or 0.0, math.ceil)
     size, letter = next(((size, letter) for letter, size in AMOUNTS.items() if usd >= size), (1.0, ""))
     return option(f"--budget {usd / size:.10g}{letter}", f"budget={usd:.10g}")
 
 
 _FORMS: Mapping[str, Callable[[TrainingPlan], str]] = {
-    "days": _days,
-    "budget": _budget,
+    "days": _days_option,
+    "budget": _budget_option,
     "nodes": lambda plan: option(f"--nodes {plan.nodes}", f"nodes={plan.nodes}"),
     BATCH: lambda plan: option(
         f"--global-batch {plan.row['global_batch']}", f"global_batch={plan.row['global_batch']}"

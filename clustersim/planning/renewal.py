@@ -35,7 +35,7 @@ def play(
     free = simpy.Container(env, init=spares) if spares else simpy.Container(env)
     totals = {"failures": 0, "waited": 0.0}
 
-    def mended() -> Generator[simpy.Event, object, None]:
+    def repair_node() -> Generator[simpy.Event, object, None]:
         yield env.timeout(repair)
         yield free.put(1)
 
@@ -55,7 +55,7 @@ def play(
         """Restart, and restart again from the beginning if another node fails meanwhile."""
         while True:
             totals["failures"] += 1
-            env.process(mended())
+            env.process(repair_node())
             begun = env.now
             yield free.get(1)
             totals["waited"] += env.now - begun

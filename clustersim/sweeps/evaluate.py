@@ -148,7 +148,7 @@ class SweepInputs:
         return json.dumps(parts, sort_keys=True)
 
     def know(self, known: Known) -> None:
-        """Add the forecasts of other processes, by GPU."""
+        """Add the forecasts of other processes, also to clusters that exist already."""
         self.forecasts.update(known)
         for cluster in self._built():
             cluster.simulator.preparation.know(known)
@@ -198,7 +198,7 @@ def learn(case: SweepInputs, points: Iterable[Point]) -> None:
 
 
 def named(point: Point) -> Row:
-    """Return the overrides of a point by column."""
+    """Return {column: value} of the overrides of a point."""
     return {COLUMNS.get(key, key): value for key, value in point.items()}
 
 
@@ -240,7 +240,7 @@ def _simulated(case: SweepInputs, simulator: Simulator, job: Job) -> dict[str, A
 
 
 def flat(summary: dict[str, Any]) -> Row:
-    """Return the figures of a summary for a table of points, by column."""
+    """Return {column: figure} of a summary, for a table of points."""
     split = {k: v for k, v in summary["parallelism"].items() if k != "expert_tp"}
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}

@@ -169,7 +169,7 @@ def _empty(place: Path, question: Question) -> None:
 
 
 def read(target: Path) -> tuple[dict[str, Point], dict[str, Row], int]:
-    """Return the points and the rows of a log, by `key`, and the number of damaged lines.
+    """Return (points by `key`, rows by `key`, number of damaged lines) of the log in the folder `target`.
 
     A last line truncated by a crash is skipped and not counted; a missing log is empty. Raises InputError if it cannot be read.
     """

@@ -86,7 +86,7 @@ def rows(
                 except ray.exceptions.RayError as error:
                     raise _unable(error) from None
                 else:
-                    _same(version)
+                    _check_version(version)
                     yield from zip(places, timed_rows, strict=True)
         finally:
             for call in calls:
@@ -138,7 +138,7 @@ def _unable(error: Exception) -> ClustersimError:
     return ClustersimError(f"a worker of the Ray cluster cannot begin ({why}); {remedy}")
 
 
-def _same(version: str) -> None:
+def _check_version(version: str) -> None:
     if version != __version__:
         what = f"a node of the Ray cluster has clustersim {version} and this is {__version__}"
         raise InputError(f"{what}; install the same version on every node")
