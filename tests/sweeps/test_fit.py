@@ -117,7 +117,7 @@ def test_no_list_of_changes_is_missed(topology, nodes, name, given):
     kinds = [[one for one in kind if search._placed(one)] for kind in smaller(search.job, 8, 0)]
     first = [next((one for one in kind if search._fits(search._trial(one))), None) for kind in kinds]
     assert [one.changes for one in singles] == [one for one in first if one]
-    helping = [_spread([one for one in kind if search._memory(one) < search.need]) for kind in kinds]
+    helping = [_spread([one for one in kind if search._peak_bytes(one) < search.need]) for kind in kinds]
     for trials, length in ((pairs, 2), (triples, 3)):
         every = [
             [one for several in product(*chosen) if search._fits(one := search._trial(dict(ChainMap(*several[::-1]))))]
