@@ -224,7 +224,7 @@ def decoded(data: bytes, where: str) -> Iterator[TraceNode]:
             attributes = {attribute.name: value for attribute in message.attributes for value in _values(attribute)}
             facts = (message.id, message.name, message.type, before, message.micros)
             yield TraceNode(*facts, attributes, message.inputs.values)
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, ValueError, OverflowError) as error:
         why = f"not a Chakra execution trace ({error}); give files of its protobuf schema"
         raise InputError(f"{where}: {why}") from error
 

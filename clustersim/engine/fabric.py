@@ -150,11 +150,11 @@ class Environment(simpy.Environment):
         super().schedule(event, priority, delay)
 
 
-Demand = Sequence[tuple[int, float]]
+LinkRates = Sequence[tuple[int, float]]
 """Links, and the bytes/s that is taken of each if nothing is slowed."""
 
 
-def _demand(flow: Flow) -> Demand:
+def _demand(flow: Flow) -> LinkRates:
     """Return the demand of a flow."""
     return list(zip(flow.links.tolist(), (flow.bound * flow.weights).tolist(), strict=True))
 
@@ -174,11 +174,11 @@ class Signal:
             callback(self)
 
 
-Steps = Iterator[simpy.Event | Signal]
+Waits = Iterator[simpy.Event | Signal]
 """What a process waits for, one thing after the other."""
 
 
-def follow(steps: Steps, _: object = None) -> None:
+def follow(steps: Waits, _: object = None) -> None:
     """Run a process up to what it waits for next, and continue it then.
 
     A process of SimPy would cost an event of its own at the start, at the end and after each signal.
@@ -213,13 +213,15 @@ class Running:
 
     __slots__ = ("begin", "demand", "done", "parts", "timer")
 
-    def __init__(self, parts: Parts, demand: Demand, done: Callable[[list[float] | None], None], begin: float) -> None:
+    def __init__(
+        self, parts: Parts, demand: LinkRates, done: Callable[[list[float] | None], None], begin: float
+    ) -> None:
         self.parts, self.demand, self.done, self.begin = parts, demand, done, begin
         self.timer: simpy.Event | None = None
         """Its end, while it sleeps; None while it moves event by event."""
 
 
-def _parts_of(activity: Activity) -> tuple[Parts, Demand]:
+def _parts_of(activity: Activity) -> tuple[Parts, LinkRates]:
     """Return the segments of an activity that needs links, and the largest bytes/s that one of its flows takes of each link."""
     most: dict[int, float] = {}
     for flow in activity.flows:
@@ -250,7 +252,7 @@ class Fabric:
         """Bytes/s of each link that all activities on it may take at one time …"""
         self.holders: list[dict[Running, None]] = [{} for _ in self.limit]
         """… and these activities."""
-        self._parts: dict[Activity, tuple[Parts, Demand]] = {}
+        self._parts: dict[Activity, tuple[Parts, LinkRates]] = {}
         """Segments of each activity that needs links, and the largest bytes/s that it takes of each link."""
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
@@ -287,7 +289,7 @@ class Fabric:
             self.reserved[link] = self.reserved[link] - rate if self.holders[link] else 0.0
         own.done(segment_ends)
 
-    def _play(self, own: Running) -> Steps:
+    def _play(self, own: Running) -> Waits:
         """Execute the segments of an activity in order, from now on: what was over while it slept ended as if alone."""
         env, begin, ends, slowed = self.env, own.begin, list[float](), False
         now = env.now

@@ -72,6 +72,7 @@ def rows(
                     version, timed_rows = ray.get(done)
                 except (
                     ray.exceptions.WorkerCrashedError,
+                    ray.exceptions.OutOfMemoryError,
                     ray.exceptions.NodeDiedError,
                     ray.exceptions.ObjectLostError,
                 ):

@@ -197,7 +197,7 @@ def test_dependencies_on_what_is_not_there_count_as_met_and_are_told():
 @pytest.mark.parametrize("cut", [1, 5, 20, 40])
 def test_a_file_that_is_cut_or_is_none_is_refused(call, cut):
     whole = encoded([comp(0, 0.001), coll(1, 5, 0)])
-    for data in (whole[:-cut], b"\xff" * 40, b"name: llama\n" * 9):
+    for data in (whole[:-cut], b"\xff" * 40, b"\xff" * 9 + b"\x01", b"name: llama\n" * 9):
         with pytest.raises(InputError, match=r"a\.0\.et: not a Chakra execution trace"):
             list(decoded(data, "a.0.et"))
 

@@ -209,17 +209,17 @@ _BOARDS = {"A100-SXM4-80GB": "a100-sxm-80gb", "H100-SXM5-80GB": "h100-sxm", "H20
 _BOARDS |= {"B200-SXM-180GB": "b200-sxm"}
 _PUBLISHED_COLUMNS = ("gpu", "kernel", "dims", "us")
 
-Sizes = dict[str, int]
+SizesByName = dict[str, int]
 
 
-def _rope(size: Sizes) -> Kernel:
+def _rope(size: SizesByName) -> Kernel:
     """Return the rotary positions of queries and keys as a kernel."""
     heads = size["hidden"] // size["tp"]
     grouped = 8 if size["hidden"] == 8192 else 1  # Llama-2-70B has 8 key heads for 64 query heads
     return vector("elementwise", "unfused_rope", "fp16", size["tokens"], heads + heads // grouped, 6.0, 4)
 
 
-_KERNELS: dict[str, Callable[[Sizes], Kernel]] = {
+_KERNELS: dict[str, Callable[[SizesByName], Kernel]] = {
     "rmsnorm": lambda s: vector("layernorm", "unfused_rmsnorm", "fp16", s["tokens"], s["hidden"], 6.0, 4),
     "swiglu": lambda s: vector("elementwise", "unfused_swiglu", "fp16", s["tokens"], s["ffn"] // s["tp"], 1.0, 6),
     "residual_add": lambda s: vector("elementwise", "add", "fp16", s["tokens"], s["hidden"], 1.0, 6),
