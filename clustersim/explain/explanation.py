@@ -230,7 +230,7 @@ def _bottlenecks(
 
 
 def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
-    """Return a cluster with unlimited rates of the links in a share: slow ones, in both directions, or all of their tier."""
+    """Return the cluster with `ENOUGH` times the rate of a row's slow links, in both directions, or else of its tiers' links."""
     capacity = topology.capacity.copy()
     slow, tiers = ({cable(name) for name in share[key]} for key in ("slow_links", "tiers"))
     for tier, sound in zip(topology.tiers, sound_rates(topology).tolist(), strict=True):

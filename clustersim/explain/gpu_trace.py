@@ -222,6 +222,7 @@ def _rank(data: Mapping[str, Any]) -> int | None:
 
 
 def _summed(ran: Sequence[Ran], first: float, last: float, steps: int, on_gpu: bool, rank: int | None) -> MeasuredStep:
+    """Return the mean step of activities from `first` to `last` seconds. steps: number of marked steps; 0: one unmarked."""
     count = max(steps, 1)
     sums: dict[str, defaultdict[str, float]] = {key: defaultdict(float) for key in ("kind", "op", "stream")}
     for run in ran:
@@ -247,6 +248,7 @@ def _summed(ran: Sequence[Ran], first: float, last: float, steps: int, on_gpu: b
 
 
 def _gaps(busy: Sequence[tuple[float, float]], first: float, last: float) -> list[float]:
+    """Return the seconds of each gap between merged, sorted intervals from `first` to `last`."""
     edges = [first, *(time for pair in busy for time in pair), last]
     return [end - start for start, end in zip(edges[::2], edges[1::2], strict=True) if end > start]
 

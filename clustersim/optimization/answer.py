@@ -79,13 +79,8 @@ def wider(case: SweepInputs, sweep: SweepSpace) -> SweepSpace:
 
 def untried(case: SweepInputs, sweep: SweepSpace) -> str:
     """Return a note on a choice that changes steps but is not tried, because nothing names it; "" without one."""
-    known = {
-        *sweep.axes,
-        *sweep.fixed,
-        *sweep.auto,
-        *(f"parallelism.{name}" for name in case.base.parallelism.model_fields_set),
-    }
-    if SEQUENCE_PARALLEL in known:
+    written = {f"parallelism.{name}" for name in case.base.parallelism.model_fields_set}
+    if SEQUENCE_PARALLEL in {*sweep.axes, *sweep.fixed, *sweep.auto, *written}:
         return ""
     return f"all without sequence parallelism, as the workload says nothing of it; --set {SEQUENCE_PARALLEL}=auto tries both"
 
@@ -104,6 +99,7 @@ def _context_degrees(case: SweepInputs, sweep: SweepSpace) -> list[int]:
 
 
 def _refusal(case: SweepInputs, sweep: SweepSpace, space: CandidateSpace, result: SearchResult) -> ClustersimError:
+    """Return the error, with a remedy where one is known, of a search without any point that has a result."""
     if result.points > sum(result.refused.counts.values()):  # what is left was too slow for the target
         fastest = search(case, space, objective("soonest"), 1)
         if fastest.best:

@@ -180,7 +180,7 @@ def search(
 
 
 def by_memory(space: CandidateSpace) -> Iterator[tuple[float, Point]]:
-    """Yield (least bytes, candidate) of a space, the smallest first."""
+    """Yield (lower bound of peak bytes, point) of the legal candidates of a space, the smallest bound first."""
     candidates: list[tuple[float, int, _Tile, int]] = []
     state = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), SharedWork())
     for number, rows in enumerate(space.tiles):

@@ -304,7 +304,7 @@ class Planner:
         return self.levels[key]
 
     def _wanted(self, request: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
-        """Return the objective of a plan, with all step times multiplied by `times`; infinite above `most`."""
+        """Return the objective of `request`, for step times multiplied by `times`; its value is infinite above `most`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
             topology = cluster.simulator.cluster

@@ -341,7 +341,7 @@ def _ep(point: PointValues) -> list[int]:
 
 
 def _micro_batch(point: PointValues) -> list[int]:
-    """Return the values that use as many GPUs as possible; all that divide the batch if the number of replicas is open."""
+    """Return the micro-batches with the most replicas; all divisors of the global batch if the number of replicas is open."""
     if KEYS["dp"] in point.open:
         return divisors(point.integer("training.global_batch"))
     replicas = {size: point.replicas(size) for size in divisors(point.integer("training.global_batch"))}
@@ -428,7 +428,7 @@ def _tp_overlap(point: PointValues) -> list[str]:
 
 
 def _ep_overlap(point: PointValues) -> list[object]:
-    """Return the kinds that pass the checks with the schedule and the recomputation of a point."""
+    """Return the kinds of overlap that the schedule and the recomputation of a point allow; `none` alone without experts."""
     if not point.base.model.experts:
         return ["none"]
     keys = ("schedule", "vpp", "zero")
