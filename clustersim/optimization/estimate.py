@@ -37,7 +37,7 @@ from clustersim.optimization.shapes import LayerKinds, SplitShape, SplitShapes
 from clustersim.optimization.timeline import FORWARD, WEIGHTS, UnitSeconds, earliest, units
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import Portion
-from clustersim.parallel.memory import FRAMEWORK
+from clustersim.parallel.memory import FRAMEWORK, shard_bytes
 from clustersim.parallel.mesh import Mesh
 from clustersim.parallel.optimizer import bucket, main_bytes, state_bytes, update, weight_bytes
 from clustersim.parallel.stages import Layers, temporary_bytes
@@ -132,7 +132,7 @@ class Estimator:
         parameters, frozen = np.array(
             [[held(layer) for layer in kinds.layers] for held in (stage.layer_parameters, stage.layer_frozen)], float
         )
-        saved = np.array([layer.saved for layer in steps])
+        saved = np.array([layer.saved for layer in steps]) * (1 - job.training.offload.activations)
         if placed is not base:  # some blocks of a stage are recomputed, and any may be one of them
             whole_job = Layers(base.shard_at(0))
             marked = whole_job.stage(stack, whole_job.with_decoder_entry(stack, whole_job.blocks, 0), 0.0, 0.0, False)
@@ -163,7 +163,7 @@ class Estimator:
     def any_order(self, tile: EstimatedTile, rows: CandidateRows, hidden: Hidden) -> tuple[Floats, Floats]:
         """Return lower bounds of seconds and peak bytes that hold for any schedule, chunks, traffic and zero (each: rows).
 
-        rows: pipelines of one chunk per rank; only their zero 3 keeps its value. hidden: as in `seconds`. Raises ConfigError if
+        rows: pipelines in any one order; only their zero 3 keeps its value. hidden: as in `seconds`. Raises ConfigError if
         kernels cannot be forecast.
         """
         rows = rows._replace(zero=np.where(rows.zero < 3, 2, rows.zero))
@@ -455,12 +455,13 @@ class _Columns:
         weights may come later. No pipeline fills or drains, and ranks keep as few microbatches as in the frugalest schedule.
         """
         ranks, blocks = self.pack.length[self.at], np.bincount(self.tile.kinds.blocks, minlength=len(self.tile.steps))
-        forward, backward, weights, inputs, out, back, *_ = (self.pack.busy @ self.times).sum(axis=1)[self.at].T
+        both = (self.pack.busy @ self.times).sum(axis=1)[self.at] / self.copies[:, None]  # of a pair of pipelines
+        forward, backward, weights, inputs, out, back, *_ = both.T
         computed = forward + np.minimum(backward, weights + inputs)
         work = self.rows.batch / ranks * np.maximum(computed, out + back)
         fewest = min(share for share, _ in BALANCED.values())
         more = np.maximum(CHUNKS * np.minimum(self.rows.batch / 2, ranks * fewest) - 1, 0.0)  # after the first
-        kept = (self.pack.busy @ self.tile.saved)[self.at].sum(axis=1) + more * (blocks @ self.tile.saved)
+        kept = (self.pack.busy @ self.tile.saved)[self.at].sum(axis=1) / self.copies + more * (blocks @ self.tile.saved)
         memory = (self._state().sum(axis=1) + kept) / ranks + FRAMEWORK
         return np.maximum(work, computed - weights) * ROUNDED, memory
 
@@ -479,14 +480,16 @@ class _Columns:
         """Return the bytes of weights, gradients and optimizer states of each rank (rows, ranks)."""
         job, per_shard = self.job, 1.0 / self._shards
         share, all_of = self._over(self.params, per_shard), self.params.sum(axis=2)[self.at]
-        width, main = BYTES[job.training.gradients], main_bytes(job)
+        width, main, offload = BYTES[job.training.gradients], main_bytes(job), job.training.offload
+        stays = 1 - offload.optimizer_states
         zero = self.rows.zero[:, None]
         sharded = (zero == 3) & (self.held.max(axis=1) > 1)[:, None]
         frozen = weight_bytes(job) * (self.pack.busy @ self.tile.frozen)
-        weights = np.where(sharded, main * share, weight_bytes(job) * all_of)
-        weights += np.where(sharded, self._over(frozen, per_shard), frozen.sum(axis=2)[self.at])
-        gradients = np.where(sharded, main * share, np.where(zero == 2, width * share, width * all_of))
-        return np.asarray(weights + gradients + state_bytes(job) * share)
+        weights = np.where(sharded, shard_bytes(job) * share, weight_bytes(job) * all_of)
+        frozen_shard = 0.0 if offload.parameters else self._over(frozen, per_shard)
+        weights += np.where(sharded, frozen_shard, frozen.sum(axis=2)[self.at])
+        gradients = np.where(sharded, stays * main * share, np.where(zero == 2, stays * width * share, width * all_of))
+        return np.asarray(weights + gradients + stays * state_bytes(job) * share)
 
     def _in_flight(self) -> tuple[Floats, Mask]:
         """Return the smallest number of microbatches of each rank at its peak, and whether its one stage has them (both: rows,

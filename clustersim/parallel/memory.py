@@ -65,7 +65,7 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
     """
     parameters = float(sum(stage.parameters for stage in stages)) * weight_bytes(job)
     if job.sharded:
-        parameters = math.fsum(_shard_bytes(job) * _shard_parameters(job, stage) for stage in stages)
+        parameters = math.fsum(shard_bytes(job) * _shard_parameters(job, stage) for stage in stages)
     frozen = (n / (job.shards(kind == 1) if job.sharded else 1) for s in stages for kind, n in enumerate(s.frozen))
     return Memory(
         parameters=parameters + weight_bytes(job) * math.fsum(frozen),
@@ -78,7 +78,7 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
     )
 
 
-def _shard_bytes(job: Job) -> float:
+def shard_bytes(job: Job) -> float:
     """Return the bytes per parameter of a shard on its GPU. The part that the host updates has the type in which it is gathered,
     the rest that in which it is updated. 0 if parameters are on the host."""
     offload = job.training.offload

@@ -29,7 +29,10 @@ def bounds(simulator, job, computed=False):
     seconds = estimator.seconds(tile, rows, (*TENSOR, *EXPERTS) if computed else (), in_order=not computed)
     plain = rows._replace(shape=[shape_of("1f1b", split.pp, 1)], schedule=["1f1b"])
     free = estimator.tile(job.changed({"parallelism.layout": None}))
-    any_order = estimator.any_order(free, plain, EXPERTS if overlap.ep != "none" else ())
+    hidden = EXPERTS if overlap.ep != "none" else ()
+    any_order = np.maximum(
+        *(estimator.any_order(free, order, hidden) for order in (plain, rows))
+    )  # a plan may have either
     return Bounds(
         float(seconds[0]), float(estimator.memory(tile, rows)[0]), (float(any_order[0][0]), float(any_order[1][0]))
     )

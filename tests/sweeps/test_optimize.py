@@ -233,6 +233,17 @@ def test_no_schedule_needs_less_memory_than_its_bound(tp, pp, batch, recompute):
     assert tried >= 4
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("kept", ["optimizer_states=1.0", "optimizer_states=0.5", "activations=1.0"])
+def test_what_is_on_the_host_is_in_no_bound_of_memory(kept, zero):
+    case, rest = question(f"hgx_h100_8 llama3_8b tp=2 zero={zero} recompute=full training.offload.{kept}")
+    simulator = case.cluster({}).simulator
+    job = simulator.placed(case.job(parsed(rest)))
+    found = bounds(simulator, job)
+    peak = max(rank.total for rank in simulator.preparation.peaks(job))
+    assert max(found.memory, found.any_order[1]) <= peak * (1 + 1e-12)
+
+
 REPEATING = [
     *((name, 1) for name in ("1f1b", "zero_bubble", "zb_h2", "dualpipe")),
     *((name, 2) for name in ("zero_bubble", "zbv", "v_half", "v_min", "dualpipev", "interleaved/7")),
