@@ -225,7 +225,7 @@ def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
     """Return the plan of a change in words: nodes, days, difference in cost and step; "" for a free one that saves no time."""
     money, other = one.request.budget != asked.budget, one.plan  # another budget gives the fastest plan
     if other is None:
-        return f"{one.what}: no plan{', whatever the deadline' if money else ''}"
+        return f"{one.what}: no plan was found{', whatever the deadline' if money else ''}"
     step = other.row["step_time_s"] / best.row["step_time_s"] - 1
     if one.free and step >= 0:
         return ""

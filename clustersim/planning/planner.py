@@ -175,6 +175,8 @@ class Planner:
     """Cost per second by kind of cluster and number of nodes."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
+    rounds: float = math.inf
+    """Number of groups of sizes after which a search without proof ends."""
     show: PlanProgress = field(default=lambda *_: None)
     """Callback that receives the progress before each simulation."""
     stop: Stop = NEVER
@@ -242,14 +244,16 @@ class Planner:
         cluster, level = self.clusters(state.kind), self.level(state)
         bounds = self._wanted(request, state.kind, level).minimized(cluster, sizes.load, sizes.seconds)
         order, closed, count = np.lexsort((bounds, sizes.ranks // EACH)), np.zeros(len(bounds), bool), FIRST
-        while not state.ended:
+        rounds = 0
+        while not state.ended and rounds < self.rounds:
+            rounds += 1
             most = min(state.cost(request) * (1 - NEAR), math.nextafter(math.inf, 0))
             open_ = order[(~closed & (bounds <= most) & ~np.isin(sizes.places[2], [*refined]))[order]]
             if request is state.request:
                 state.bound = float(min(state.unproven, bounds[open_].min(initial=math.inf)))
             if len(open_):
                 wanted = self._wanted(request, state.kind, level, most)
-                limits = PROBED._replace(stop=self.stop, needed=not plans)
+                limits = PROBED._replace(stop=self.stop, needed=not plans and self.rounds == math.inf)
                 result = self._among(state, open_[:count], wanted, limits)
                 state.tried += result.simulated
                 if not result.best or (result.gap or 0.0) <= NEAR:
@@ -258,7 +262,8 @@ class Planner:
                     count *= MORE
                 for plan in result.best:
                     nodes = int(str(plan.point[NODES]))
-                    plans[nodes] = self.as_plan(request, plan.point, nodes, plan.row)
+                    other = self.as_plan(request, plan.point, nodes, plan.row)
+                    plans[nodes] = min(plans.get(nodes, other), other, key=lambda one: request.rank(one.amounts))
             else:
                 best = min(plans.values(), key=lambda plan: request.rank(plan.amounts), default=None)
                 if best is None or best.nodes in refined:
@@ -292,16 +297,16 @@ class Planner:
 
     def level(self, state: _PlanSearch) -> float:
         """Return the expected over the simulated seconds of steps on a kind of cluster, from one of the shortest."""
-        if (key := _name(state.kind)) not in self.levels:
-            self.levels[key], count, sizes = 1.0, FEW, state.space.sizes
+        key, count, sizes = _name(state.kind), FEW, state.space.sizes
+        if key not in self.levels:
             shortest = np.argsort(sizes.ranks, kind="stable")
             wanted = Objective("GPU time", lambda _, load, step: load.gpus * step / load.tokens)  # of no huge cluster
             while count < MORE * len(shortest):
-                result = self._among(state, shortest[:count], wanted, Limits(simulations=1))
+                result = self._among(state, shortest[:count], wanted, Limits(self.stop, simulations=1))
                 for candidate in result.best:
                     self.levels[key] = candidate.row["expected_step_time_s"] / candidate.row["step_time_s"]
                 count = count * MORE if not result.best else MORE * len(shortest)
-        return self.levels[key]
+        return self.levels.get(key, 1.0)  # nothing fits
 
     def _wanted(self, request: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
         """Return the objective of `request`, for step times multiplied by `times`; its value is infinite above `most`."""

@@ -610,7 +610,7 @@ def test_less_money_says_which_deadline_it_could_keep(planned):
     assert line.startswith(f"  10% less money ({dollars(0.9 * best['usd'])} USD): {said}")
     out = planned(words.replace("15T", "1T"))[1]
     assert "less money" in out
-    assert out.split("less money")[1].splitlines()[0].endswith(" USD): no plan, whatever the deadline")
+    assert out.split("less money")[1].splitlines()[0].endswith(" USD): no plan was found, whatever the deadline")
 
 
 @pytest.mark.slow
