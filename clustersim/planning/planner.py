@@ -319,7 +319,7 @@ class Planner:
             counts, places = np.unique(nodes, return_inverse=True)
             each = np.stack([gpus, nodes, replicas], axis=1).astype(int).tolist()
             shares = [self.share(request, *numbers) for numbers in each]
-            share, spares = np.array([(goodput.share, goodput.spares) for goodput in shares], float).T
+            share, spares = np.array([(goodput.share, goodput.spares) for goodput in shares], float).reshape(-1, 2).T
             days = _days(request, load.tokens, seconds * times, share)
             if request.goal in NETWORKED:
                 each_size = np.array([self.rates(kind, int(count))[:3] for count in counts], float) / counts[:, None]
