@@ -33,9 +33,9 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 7_240,
+    "engine": 7_241,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_321,
-    "topology": 5_171,
+    "topology": 5_176,
     "collectives": 4_740,
     "cli": 3_631,
     "report": 4_154,
@@ -45,7 +45,7 @@ NOT_YET = {
     "config": 2_931,
     "model": 3_715,
     "convert": 4_822,
-    "optimization, planning, sweeps, explain, costs": 7_749,
+    "optimization, planning, sweeps, explain, costs": 7_758,
     "figures, pages, serve": 3_648,
     "calibration": 816,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_284,
