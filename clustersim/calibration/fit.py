@@ -131,7 +131,10 @@ def _prior(constants: Sequence[Constant], logs: Floats | float = 0.0) -> Populat
 
 
 def changes(constants: Sequence[Constant], logs: Floats) -> dict[str, object]:
-    """Return {key: value} of constants scaled by exp(`logs`). logs: (constants,); constants with 0 are left out."""
+    """Return {key: value} of constants scaled by exp(`logs`) (constants,), and of their companions, unchanged.
+
+    Factors are at most `Constant.most`. Constants with logarithm 0 are left out.
+    """
     moved = [(constant, constant.changes(exp(x))) for constant, x in zip(constants, logs.tolist(), strict=True) if x]
     values = {key: value for _, new_values in moved for key, value in new_values.items()}
     # a constant's keys override the companions of other constants

@@ -65,15 +65,15 @@ class Gpu(Spec):
     checked = model_validator(mode="after")(with_possible_limit)
 
     def matrix_peak(self, dtype: str) -> float:
-        """Return the peak FLOP/s of GEMMs in `dtype`; a type that the GPU lacks runs as the next wider one."""
+        """Return the peak FLOP/s of GEMMs in `dtype`. A missing type runs as the next wider one, else as the fastest."""
         return self.matrix[self.matrix_type(dtype)]
 
     def matrix_type(self, dtype: str) -> DType:
-        """Return the data type that GEMMs in `dtype` run in: the type itself, or the next wider one that the GPU has."""
+        """Return the data type that GEMMs in `dtype` run in: the type itself, the next wider one, or else the fastest."""
         return _type(self.matrix, dtype)
 
     def vector_peak(self, dtype: str) -> float:
-        """Return the peak FLOP/s of element-wise operations in `dtype`; a type that the GPU lacks runs as the next wider one."""
+        """Return the peak FLOP/s of element-wise operations in `dtype`, or else the next wider type, or else the fastest."""
         return self.vector[_type(self.vector, dtype)]
 
 

@@ -255,7 +255,7 @@ def windows(config: Config, layers: int) -> list[Shapes]:
 
 
 def unrotated(config: Config, layers: int) -> list[Shapes]:
-    """Return {`positions`: `none`} for each layer with 0 in `no_rope_layers`, {} for the others."""
+    """Return {`positions`: `none`} for layers with 0 in `no_rope_layers`, else {}. Raises InputError if it has another length."""
     marks = config.listed("no_rope_layers", "0 and 1") or [1] * layers
     config.get("no_rope_layer_interval")
     if len(marks) != layers:

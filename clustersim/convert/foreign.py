@@ -39,7 +39,10 @@ def read_topology(path: Path) -> Document:
 
 
 def filled(node: dict[str, object], document: Document, at: Loc) -> dict[str, object]:
-    """Return a node with the slots and NIC rate of its GPU's generation, if missing. Raises ConfigError at `at` without a GPU."""
+    """Return a node whose missing PCIe slots are those of its GPU's generation. NICs without a rate get that of the slots.
+
+    Raises ConfigError at `at` if the node names no GPU.
+    """
     gpu_keys, written, nics = node.get("gpus"), node.get("host"), node.get("nics")
     if not isinstance(gpu_keys, dict) or "model" not in gpu_keys:
         named = "the file names no known GPU; give --gpu h100, or write {extends: FILE, gpus: {model: h100-sxm}}"

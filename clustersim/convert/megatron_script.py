@@ -235,7 +235,7 @@ class ArgumentImport:
         return f"{plural(nodes, 'node', 'nodes')} of {each}" if isinstance(nodes, int) else f"nodes of {each}"
 
     def _check(self, settings: Mapping[str, object]) -> None:
-        """Raise InputError for a value that its key cannot have, named as in the script.
+        """Raise InputError for a value of `self.spec` that its key cannot have, named as in the script if not in `settings`.
 
         Later steps compute with these values: layers by stages, a batch by ranks.
         """

@@ -195,8 +195,8 @@ def _bridge(data: Mapping[str, object]) -> dict[str, object]:
 def written(tool: str, spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> dict[str, object]:
     """Return the nested settings of a workload with numeric parallel degrees, on `nodes` nodes of `gpus` GPUs each.
 
-    layout: layers of each stage in Megatron's letters, if Megatron would divide them differently. Raises InputError for a key
-    without a setting.
+    tool: `nemo` or `megatron-bridge`. layout: layers of each stage in Megatron's letters, if Megatron would divide them
+    differently. Raises InputError for a key without a setting.
     """
     refuse_unbuildable(spec)
     refuse(_refused(spec) if tool == "nemo" else ())

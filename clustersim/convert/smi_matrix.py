@@ -74,8 +74,11 @@ def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
 
 
 def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> dict[str, object]:
-    """Return the host, and the size of islands of GPUs joined by XGMI, if any. `numa`: CPU of each GPU. Raises InputError if some
-    pairs of an island have no link, or islands have different sizes."""
+    """Return {`host`: sockets, `scale_up`: islands of GPUs joined by XGMI}. `numa`: CPU of each GPU.
+
+    Without XGMI, `scale_up` has the kind `none`; if XGMI joins all GPUs it is missing. Raises InputError if some pairs of an
+    island have no link, or islands have different sizes.
+    """
     linked = [[cell in ("XGMI", "0") for cell in row] for row in matrix]
     sizes = set(_groups(linked))
     [size, *others] = sizes

@@ -335,6 +335,7 @@ class Activities:
         flows, like = self.network.flows(call), self.network.alike(call.group)
 
         def make(row: LikeCells) -> Activity:
+            """Return the activity. row: one pair, (first group cell with the same flows, first whose flows take as long)."""
             [(cell, long)] = row
             own = flows[cell]
             if (call, long) not in self.times:

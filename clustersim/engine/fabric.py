@@ -108,7 +108,7 @@ class Activity:
 
     @classmethod
     def alone(cls, *seconds: float) -> Activity:
-        """Return an activity without flows that computes for `seconds`; without arguments, one that does nothing."""
+        """Return an activity without flows: a computation per value of `seconds`, in order. Without values it takes no time."""
         rows = [(own, 0.0, 0.0, 0.0, 0.0) for own in seconds]
         return cls(SegmentTimes(rows, (), [-1] * len(rows)), (), {})
 

@@ -334,7 +334,7 @@ class Loop:
             event = job.mate[event]
 
     def wake_waiters(self, job: _Job, waiter: int) -> None:
-        """Make a waiter ready, and all waiters after it in its linked list."""
+        """Make a waiter, numbered as in `register`, and all after it in its linked list ready. -1: none."""
         while waiter >= 0:
             job.ready.append(waiter if waiter < job.events else job.events - 1 - waiter)
             waiter = job.next_waiter[waiter]

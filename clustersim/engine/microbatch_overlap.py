@@ -58,6 +58,7 @@ def _side_by_side(backward: int, forward: int, pairing: Pairing) -> Iterator[tup
     exchanges = [pairing.exchanges.get(one, 0) for one in passes]
 
     def part(which: int, number: int) -> tuple[StepKey, int]:
+        """Return (key of a part, `which`). number: of the part; -1 receives, and the one after the last exchange sends."""
         return (*passes[which], number, exchanges[1 - which]), which
 
     if pairing.paired:

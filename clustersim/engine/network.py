@@ -204,6 +204,7 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
     key = tuple((one.key, *((v, *c[1:]) for v, c in own.items())) for one, own in zip(tenants, carried, strict=True))
 
     def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[Traffic, ...], object]:
+        """Return the loads of each job by variant, the scarce links, the loads on these, and a new cache key."""
         phases = tuple(_phases(topology, *one) for one in zip(range(len(tenants)), tenants, carried, strict=True))
         links, loads = scarce(topology, _flat(phases))
         bare = tuple({v: tuple(t.bare() for t in parts) for v, parts in own.items()} for own in phases)
@@ -232,6 +233,7 @@ def networks(demand: Demand, cells: Partition) -> tuple[Network, ...]:
     """Return the network of every job; they share only links: cells of ranks and groups never mix jobs."""
 
     def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[LinkLoads, ...]]], ...]]:
+        """Return the bytes/s of each link cell, and for each job its partition and {variant: link loads of each phase}."""
         capacity = demand.topology.capacity[demand.links[cells.links.first]]
         each, jobs = iter(demand.loads), []
         for phases, own in zip(demand.phases, _shares(cells, demand.tenants), strict=True):
@@ -285,6 +287,7 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
         return topology.cache.once(question, lambda: found(pairs, joined))
 
     def found(pairs: Ints, joined: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
+        """Return shapes and indices. pairs: GPUs (pairs, 2). joined: GPUs of communicators, assigned to the pairs in rotation."""
         own, which = pair_shapes(topology, pairs)
         if joined is pairs:
             return own, which
@@ -375,7 +378,7 @@ def _phases(
 
 
 def _of_job(family: Family, job: int) -> Family:
-    """Return the family with a name that is unique among jobs."""
+    """Return the family as one of job number `job`, with `@job` appended to its name."""
     return family._replace(name=f"{family.name}@{job}", job=job)
 
 

@@ -114,7 +114,7 @@ def _loading(loads: Sequence[Traffic], starts: Mapping[str, int]) -> _Edges:
 
 
 def _joined(edges: Sequence[_Edges]) -> _Edges:
-    """Return all edges of several families or loads."""
+    """Return several sets of edges as one, in order."""
     none = _Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
     return _Edges(*map(np.concatenate, zip(none, *edges, strict=True)))
 

@@ -429,7 +429,7 @@ class _Writer:
         return self.like(one, ("reduced",), lambda: self.reduced_lines(one))
 
     def reduced_lines(self, one: Pass) -> Iterator[ScriptLine]:
-        """Write the lines of `reduced`."""
+        """Yield the lines of a pass that launches the reduction of each gradient bucket when its last gradient is ready."""
         items, stage = self.items(one), self.stage(one[1])
         marks = self.copies(one)
         for family, expert in self.kinds:

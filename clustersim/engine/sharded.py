@@ -41,7 +41,10 @@ class ShardedPass:
     copies: dict[Kernel, Steps] = field(default_factory=dict)
 
     def lines(self, events: Events, reduces: bool) -> Iterator[ScriptLine]:
-        """Yield the lines of a pass. reduces: whether it waits for reductions at its end."""
+        """Yield the lines of a pass: its events (gather, arrive, run, reduce) and the copies of offloaded activations.
+
+        reduces: whether it waits at its end for everything that it launched.
+        """
         events, forward, share = list(events), self.letter == "F", self.job.training.offload.activations
         sizes, done = [share * unit.saved for what, _, unit in events if what == "run" and share * unit.saved], 0
         for what, place, unit in events:

@@ -88,7 +88,10 @@ class _RepeatedJob(StepState):
         self.left = 0
 
     def repeat(self, start: float) -> SimpyProcess:
-        """Execute step after step from `start` seconds on."""
+        """Execute step after step from `start` seconds on, as a SimPy process, and append the record of each to `self.found`.
+
+        It ends when `self.enough` returns true at the end of a step.
+        """
         yield self.env.timeout(start)
         while True:
             begin, ranks = self.env.now, self.shape.ranks

@@ -40,7 +40,7 @@ class StepState:
         self.meeting_size, self.meeting_slot = _view(shape.meeting_size), _view(shape.meeting_slot)
 
     def reset(self, begin: float, unknown: float) -> None:
-        """Forget the last step, so that the job can begin another at `begin` (s). unknown: start and end of tasks so far."""
+        """Forget the last step: the next begins at `begin` (s). unknown: start and end of each event until it has run."""
         events, waits = self.shape.events, int(self.shape.pass_wait[-1])
         self.begin = begin
         self.start, self.end = array("d", [unknown]) * events, array("d", [unknown]) * events

@@ -89,7 +89,10 @@ class Traffic(NamedTuple):
         return self._replace(group=group, link=link, weight=weight, find=find, near=None)
 
     def of_groups(self, topology: Topology, groups: Ints) -> tuple[Ints, Ints, Floats]:
-        """Return the loads of some groups on all links they cross: (index of the group in `groups`, link, weight)."""
+        """Return the loads on all links of the groups with indices `groups` in the family, as three arrays of equal length.
+
+        They are the position in `groups`, the link, and the bytes that cross it per byte of the collective.
+        """
         if self.near is not None:
             ranks, phase = self.near
             return unbounded_loads(topology, ranks[groups], phase)[2:5]

@@ -100,7 +100,8 @@ class ShardedModel:
         """Shapes of attention over cp ranks with packed documents as sequences; unchanged without packing.
 
         Documents that are cut over the ranks are padded to a multiple of 2·cp (Transformer Engine: context_parallel.py,
-        pad_thd_sequences_for_cp, and thd_get_partitioned_indices, which gives each rank two of 2·cp chunks).
+        pad_thd_sequences_for_cp, and thd_get_partitioned_indices, which gives each rank two of 2·cp chunks). With `cp_type: a2a`
+        they are whole, without padding.
         """
         count, length = documents(self.training)
         multiple = 1 if self.parallelism.cp_type == "a2a" else 2 * self.cp
@@ -114,7 +115,7 @@ class ShardedModel:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of one microbatch on this rank."""
+        """Tokens of one microbatch on this rank: 1/cp of them, not divided by tp."""
         return self.training.micro_batch * self.context
 
     @cached_property

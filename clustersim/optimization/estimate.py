@@ -349,7 +349,7 @@ class _Columns:
         return free, end[order.returning], reduced.max(axis=1)
 
     def _messages(self) -> Floats:
-        """Return the seconds of a message between stages, inside a node if a stage does not fill one."""
+        """Return the seconds of a message between stages (rows,). Stages smaller than a node use the faster of both networks."""
         split, size = self.job.parallelism, self.tile.message
         near = self.bounds.message(size, False)
         far = self.bounds.message(size, True) if self.bounds.cluster.nodes > 1 else near

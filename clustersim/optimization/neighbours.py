@@ -150,7 +150,7 @@ def _choices(job: Job, key: str, tighter: bool = False) -> list[Values]:
 
 
 def _cleared(training: Training) -> Values:
-    """Return the values without which a job cannot recompute nothing."""
+    """Return the changes {key: None or []} that clear the recomputation settings, as `recompute: none` requires."""
     names = ("recompute_modules", "recompute_saves", "recompute_layers", "recompute_every")
     current = {f"training.{name}": getattr(training, name) for name in names}
     return {key: None if isinstance(value, int) else [] for key, value in current.items() if value}

@@ -460,7 +460,10 @@ class _CandidateSearch:
         ), item.number
 
     def _ratio(self, tile: _Tile, refined: bool) -> float:
-        """Return the mean recorded ratio of the tile's kind; of all kinds if it has none, and 1 if there is none at all."""
+        """Return the mean ratio of a step to its refined bound (`refined`), or of refined to first bound, for the tile's kind.
+
+        It is that of all kinds if the kind has none, and 1 without any.
+        """
         total, count = self.ratios.get((refined, tile.kind)) or self.ratios.get((refined, ()), (1.0, 1))
         return total / count
 
@@ -611,7 +614,10 @@ class _CandidateSearch:
         return row
 
     def _add(self, item: _Item, place: PlaceInSpace, point: Point, result: Row) -> None:
-        """Add the result of a simulation."""
+        """Record the result of simulating `point`, also among the best answers if its value is finite.
+
+        A refined `item` adds its ratio to the bound. place: position of the point in the space.
+        """
         self.simulated += 1
         split, _ = item.tile.each[item.tile.order[item.row]]
         load = Load(float(result["global_batch"] * result["seq"]), float(split.gpus), float(split.dp))

@@ -168,7 +168,7 @@ class CandidateFamily:
 
 @lru_cache(maxsize=4096)
 def shape_of(schedule: str, pp: int, vpp: int) -> SplitShape:
-    """Return the pipeline shape of a schedule."""
+    """Return the pipeline shape of a schedule, named `1f1b` if the pipeline is not folded and has one copy of each stage."""
     order = pipeline(schedule, pp, vpp)
     return SplitShape(pp, vpp, schedule if order.folded or order.copies > 1 else "1f1b", order.copies)
 
@@ -384,7 +384,10 @@ class CandidateSpace:
         return self._orders[key]
 
     def _schedules(self, point: Point, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[_Filled]:
-        """Yield the legal values of zero, schedule and chunks, each with those of the overlap of expert exchanges."""
+        """Yield the legal values of zero, schedule and chunks, each with those of the overlap of expert exchanges.
+
+        same, experts: cache keys. Without `experts`, values of the overlap are left out.
+        """
         keys = [key for key in self.orders if key != EP_OVERLAP]
         if same not in self._known:
             self._known[same] = list(self.fill({k: v for k, v in point.items() if k != RECOMPUTE}, keys))

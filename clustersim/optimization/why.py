@@ -59,7 +59,10 @@ def _shared(row: Row, amount: float) -> dict[str, float]:
 
 
 def _difference(best: Mapping[str, float], other: Mapping[str, float], said: Callable[[float], str]) -> str:
-    """Return the largest parts with more and with less in `other`, which make up most of the difference."""
+    """Return in words the parts with more and with less in `other`, largest difference first.
+
+    The parts left out sum to at most REST of the total difference. best, other: {part: amount}. said: text of an amount.
+    """
     more = {part: other[part] - seconds for part, seconds in best.items()}
     order = sorted(more, key=lambda part: -abs(more[part]))
     rests = (abs(sum(more[part] for part in order[count:])) for count in range(len(order)))

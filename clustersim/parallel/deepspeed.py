@@ -86,7 +86,7 @@ def _trace(stage: Stage, setting: DeepSpeed, letter: str) -> Iterator[TracedModu
 
 
 def _events(trace: Sequence[TracedModule], setting: DeepSpeed) -> Iterator[Moment]:
-    """Yield the events of one forward and backward pass over the modules of `trace`."""
+    """Yield gather, arrive, run and reduce events of one forward and backward pass over `trace`. Releases show only in `live`."""
     gathered, bucket = _Gathered(trace, setting), 0
     for index, module in enumerate(trace):
         yield from gathered.fetch(index)

@@ -71,10 +71,11 @@ def hardware_flop(job: Job, full: bool = False) -> float:
 
 
 def recomputed_flop(job: Job, full: bool = False) -> float:
-    """Return the FLOP of recomputed forward passes; 0 if nothing is recomputed.
+    """Return the FLOP of recomputed forward passes of one step on all GPUs; 0 if nothing is recomputed.
 
-    With `recompute: selective`, these are the GEMMs and attention of the listed modules. With `full`, they are those of all
-    blocks, of the first blocks of each stage, or of every n-th block, without the operators whose outputs are saved.
+    With `recompute: selective`, these are the GEMMs and attention of the listed modules. With `recompute: full`, they are those
+    of all blocks, of the first blocks of each stage, or of every n-th block, without the operators whose outputs are saved.
+    full: whether causal and windowed attention counts in full.
     """
     training, token_count = job.training, tokens(job)
     if training.recompute == "none":

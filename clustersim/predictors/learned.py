@@ -71,7 +71,10 @@ class Learned(Predictor):
         return self.columns(columns(kernels), gpu, alone)
 
     def columns(self, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of the kernels in `table`, as `predict` does (kernels,)."""
+        """Return the seconds of the kernels in `table`, launch included (kernels,), as `predict` does.
+
+        alone: whether each is timed as in a micro-benchmark, with the dispatch of an eager call instead of a launch.
+        """
         result, names = np.empty(len(table)), self._known(route(table))
         for name in dict.fromkeys(names.tolist()):
             rows = names == name

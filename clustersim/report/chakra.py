@@ -178,7 +178,7 @@ class RankTrace:
         }
 
     def _tag(self, message: PassMessage, microbatch: int) -> int:
-        """Return the tag of a message between two ranks."""
+        """Return the tag of a message: 65,536 times the stage that receives it, plus its microbatch."""
         return 65_536 * (self._program.own[message.chunk] + message.ahead) + microbatch
 
     def _node(self, kind: NodeType, name: str, before: Sequence[int], seconds: float, said: Attributes) -> int:

@@ -78,7 +78,7 @@ class Shared:
 
     @property
     def window(self) -> tuple[float, float]:
-        """(start, end) in seconds between which the counted steps of every job are recorded."""
+        """(start, end) in seconds of the period that the counted steps of all jobs share; end <= start if there is none."""
         return max(t.counted[0].begin for t in self.jobs), min(t.counted[-1].end for t in self.jobs)
 
 
@@ -86,10 +86,10 @@ Interval = tuple[float, float]
 
 
 def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
-    """Return the links that two jobs share: their number by tier, and each job's share of the busiest.
+    """Return {`jobs`: names, `links`: number of links that two jobs share, `tiers`: `_link` of the busiest of each tier}.
 
-    `both` is the share of the time in which both jobs have a transfer in progress on it, latency included. Jobs that use a link
-    at different times do not slow each other down, however busy it is.
+    `both` is the share of the time in which both jobs have a transfer in progress on it, latency included; None without a
+    common period. Jobs that use a link at different times do not slow each other down, however busy it is.
     """
     both = (shared.rates[a] > 0) & (shared.rates[b] > 0)
     use = np.where(both, shared.rates.sum(axis=0) / shared.cluster.capacity, -1.0)

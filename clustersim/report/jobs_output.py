@@ -163,7 +163,7 @@ def _times(summary: dict[str, Any]) -> list[str]:
 
 
 def _exposed(summary: dict[str, Any]) -> list[str]:
-    """Return the lines on communication that a rank waits for, and on other parts that became longer."""
+    """Return the table of exposed communication per job, alone and together, with the parts that change by 0.1 % of a step."""
     names = list(dict.fromkeys(name for job in summary["jobs"] for name in _changed(job)))
     rows = []
     for job in summary["jobs"]:

@@ -302,7 +302,7 @@ def _is_file(target: Path) -> bool:
 
 
 def _stranger(folder: Path) -> str | None:
-    """Return the reason not to replace a folder: a foreign file, or another question. None if it can be replaced.
+    """Return the reason not to replace a folder: the name of a foreign file, or its missing manifest. None if there is none.
 
     If another process replaces the folder during the check, it is repeated.
     """

@@ -137,7 +137,7 @@ def cluster_facts(topology: Topology) -> dict[str, Any]:
 
 
 def gpu_facts(topology: Topology) -> dict[str, Any]:
-    """Return the GPU of a cluster, and the number of each type in a mixed one."""
+    """Return {`gpu`: name}; for a mixed cluster, its names joined with ` + `, and in `pools` {`gpu`, `gpus`: number} of each."""
     each = topology.gpu_counts()
     names = list(dict.fromkeys(gpu.name for gpu, _ in each))
     if not topology.pools:
@@ -146,7 +146,7 @@ def gpu_facts(topology: Topology) -> dict[str, Any]:
 
 
 def jitter_facts(jitter: Jitter, steps: Floats) -> dict[str, Any]:
-    """Return the quantiles of drawn steps (draws,) in seconds, with the GPU speeds of `jitter`. 99 % are below `p99`."""
+    """Return the settings of `jitter`, `draws`, and `step_time_mean_s`, `…_p10_s`, `…_p50_s`, `…_p99_s` of `steps` (draws,)."""
     low, half, most = (float(np.quantile(steps, share, method="inverted_cdf")) for share in (0.1, 0.5, 0.99))
     return {
         **jitter.model_dump(exclude={"draws"}),

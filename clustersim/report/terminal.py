@@ -158,7 +158,7 @@ def _settings(summary: dict[str, Any]) -> list[str]:
 
 
 def _rows(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return (name, value) pairs as lines, the values aligned in a second column."""
+    """Return (name, value) pairs, at least one, as lines. Values are in a second column, where long ones continue below."""
     width = max(len(name) for name, _ in pairs)
     under = " " * (width + 2)
     return [line for name, value in pairs for line in folded(f"{name:<{width}}  {value}", "  ", under)]

@@ -114,6 +114,9 @@ def not_modelled(jobs: Sequence[Job]) -> list[str]:
 
 
 def idle_facts(gpus: int, used: int, nearby: Nearby | None) -> dict[str, Any]:
-    """Return the number of idle GPUs of the cluster, their share, and a split that would use more of them."""
+    """Return {`gpus`: number of idle GPUs, `share`: theirs of the cluster, `suggestion`: a split that would use more, or None}.
+
+    The suggestion is {`options`, `changes`, `gpus`}. used: number of GPUs with a rank.
+    """
     split = nearby and {"options": nearby.options, "changes": dict(nearby.changes), "gpus": nearby.gpus}
     return {"gpus": gpus - used, "share": (gpus - used) / gpus, "suggestion": split}

@@ -144,7 +144,10 @@ class NodeFacts(NamedTuple):
     host: HostFacts | None = None
 
     def rings(self, gpus: tuple[int, ...]) -> Rings | None:
-        """Return NCCL's rings over some GPUs of a node (indices in it); None if all their pairs have equal connections."""
+        """Return NCCL's rings over some GPUs of a node, as positions in `gpus` (indices in the node).
+
+        There are none, with 0 links, if they use PCIe between islands. Return None if all pairs have equal connections.
+        """
         if len(gpus) < 2 or not (self.pairs or self.island):
             return None
         if self.island:
@@ -355,6 +358,7 @@ class Topology:
         """
 
         def distances() -> Ints | None:
+            """Return the links per node in each link's tier (links,); None if links of a tier differ."""
             steps = np.zeros(len(self.capacity), np.int64)
             for tier in self.tiers:
                 steps[tier.span] = tier.links // self.nodes
@@ -382,7 +386,10 @@ class Topology:
         return total
 
     def endpoint_classes(self) -> EndpointClasses:
-        """Return the GPUs that are equivalent to the network between nodes, as classes."""
+        """Return for each GPU its rail, and its classes as sender to each rail and as receiver, in the network between nodes.
+
+        Without known symmetry every GPU is `unknown`.
+        """
         find_classes = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
         return self.cache.once("classes", lambda: find_classes(self.gpus, len(self.capacity)))
 

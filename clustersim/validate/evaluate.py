@@ -42,14 +42,14 @@ FIELDS = frozenset((*_SHOWN, *_MEASURED, *_UNKNOWN))
 def evaluate(
     run: Run, ablation: Mapping[str, str] | None = None, engine: Engine = "auto", view: Knowledge = EVERYTHING
 ) -> Outcome:
-    """Simulate a run, and return its outcome. view: knowledge of the forecast.
+    """Simulate a run, and return its outcome. view: knowledge of the forecast. ablation: {part of ABLATIONS: value instead}.
 
-    status: ok, refused (the source is incomplete or needs what is not supported) or failed. simulated_s, predicted_s: simulated
-    and expected seconds of the step, None without a forecast. error: predicted / measured - 1. low_s, high_s: interval of
-    `clustersim run`. Expected time and interval are based on all publishers except the group of `view.without`. reason,
-    reason_kind: cause of a missing forecast. assumed: values that the source leaves open, in words. memory_gib: peak memory of
-    the GPU that needs most; allocated_gib: the same without CUDA and NCCL, as torch.cuda.max_memory_allocated counts. launching:
-    share of the step that launching its kernels takes, at 12 us each.
+    status: ok, refused (the source is incomplete or needs what is not supported) or failed; a crashed run that cannot fit is ok,
+    with `fits` False. simulated_s, predicted_s: simulated and expected seconds of the step, None without a forecast. error:
+    predicted / measured - 1. low_s, high_s: interval of `clustersim run`. Expected time and interval are based on all publishers
+    except the group of `view.without`. reason, reason_kind: cause of a missing forecast. assumed: values that the source leaves
+    open, in words. memory_gib: peak memory of the GPU that needs most; allocated_gib: the same without CUDA and NCCL, as
+    torch.cuda.max_memory_allocated counts. launching: share of the step that launching its kernels takes, at 12 us each.
     """
     outcome = _run_fields(run) | _UNKNOWN
     try:

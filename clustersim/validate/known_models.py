@@ -117,7 +117,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Return the words and numbers of a text in lower case, adjacent words joined, without dates."""
+    """Return the words and numbers of a lower-case text. Adjacent words are joined; numbers like dates are left out."""
     tokens = re.findall(r"\d+x\d+(?:\.\d+)?b|\d+(?:\.\d+)?[bmt](?![a-z])|\d+(?:\.\d+)?|[a-z]+\+?", text)
     words: list[str] = []
     for word in tokens:

@@ -196,7 +196,7 @@ def _sweep_cells(sweep: Mapping[str, Any]) -> list[str]:
 
 
 def _share(part: int, total: int) -> str:
-    """Return a count and its share of a whole, such as `3 (75 %)`."""
+    """Return a count and its share of `total`, such as `3 (75 %)`; `0` if `total` is 0."""
     return f"{part} ({100 * part / total:.0f} %)" if total else "0"
 
 

@@ -55,7 +55,10 @@ def read(path: Path, runs: Collection[str]) -> dict[str, float]:
 
 
 def _row(outcome: Mapping[str, Any], measured: float) -> dict[str, Any]:
-    """Return the comparison of a run's peak; its `error` is None without a forecast. measured: GiB."""
+    """Return {id, model, measured_gib, predicted_gib, error, reason} of a run's peak. measured: GiB.
+
+    predicted_gib: `allocated_gib` of the outcome. error: predicted / measured - 1, None without a forecast.
+    """
     forecast = outcome["allocated_gib"]
     return {
         "id": outcome["id"],

@@ -91,7 +91,10 @@ def _mapping(row: Outcome) -> tuple[Any, ...]:
 
 
 def _sweep_figures(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the figures of a sweep (see `sweeps`). key: values of the columns SWEEP."""
+    """Return the SWEEP columns of a sweep, its `errors`, and spearman, regret and first_pick as in `sweeps`.
+
+    key: values of SWEEP. rows: outcomes with a forecast.
+    """
     first = min(rows, key=lambda row: row["predicted_s"])
     best = min(row["measured_s"] for row in rows)
     return {

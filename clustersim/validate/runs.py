@@ -294,7 +294,10 @@ def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tup
 
 
 def by_column(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return {column: cell} of a row of `table`. Raises ConfigError if it has more or fewer cells than there are columns."""
+    """Return {column: cell} of a row. cells: pairs as from `table`, with MISSING for a column or cell too few.
+
+    Raises ConfigError if there are more or fewer cells than columns.
+    """
     names, texts = (sum(part is not MISSING for part in column) for column in zip(*cells, strict=True))
     if names != texts:
         what = f"{texts} cells under {names} columns; put text that holds commas in quotes"

@@ -40,7 +40,7 @@ def orders(group: Group) -> Ints:
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op`: along the rings over several nodes, or by `direct` or a spread on one node."""
+    """Yield the steps of `op`: along the rings over several nodes; on one, `_spread` for broadcast and reduce, else `direct`."""
     if nodes_of(group)[1] > 1:
         return rail_ring.along(op, group, orders(group))
     return _spread(op, group.n) if op in ROOTED else direct.steps(op, group)

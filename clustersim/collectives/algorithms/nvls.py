@@ -62,7 +62,10 @@ def switches(group: Group) -> tuple[Ints, Ints, Ints]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: each rank to the switch of its node and the network switch of its rail, and back."""
+    """Return the phase of an all_reduce, all_gather or reduce_scatter; other operations are not supported.
+
+    Each rank sends to the switch of its node and, with several nodes, to the network switch of its rail, and back.
+    """
     n, (inside, nodes) = group.n, nodes_of(group)
     rank, switch, network = switches(group)
     if op == "all_reduce":

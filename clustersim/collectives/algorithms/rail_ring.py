@@ -69,7 +69,10 @@ def _from_root(rings: Ints) -> Ints:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: with equal nodes, links inside nodes carry all rings but one, and links between nodes one ring."""
+    """Return one phase: with equal nodes, links inside nodes carry all rings but one, and links between nodes one ring.
+
+    With unequal nodes, given rings or one node, each hop carries its ring's part. Broadcast and reduce use `chains`.
+    """
     n, (inside, nodes) = group.n, nodes_of(group)
     if op in ("broadcast", "reduce"):
         return chains(op, group, orders(group))
