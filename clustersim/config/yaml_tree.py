@@ -5,6 +5,8 @@ PyYAML's own composer recurses in C and crashes the process on deep nesting, so 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +20,8 @@ from clustersim.errors import ConfigError, shown
 MAX_DEPTH = 100
 MAX_VALUES = 200_000  # after aliases are expanded: a bomb of nine lines reaches billions
 
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+"""A character beyond the first 65,536 as JSON escapes it, in two halves that YAML does not know."""
 _TOO_DEEP = "exceeded maximum nesting depth"
 _REMEDIES = {
     "found character that cannot start any token": "indent with spaces, not tabs, and quote text that begins with @ or `",
@@ -44,6 +48,8 @@ def compose(text: str, path: str) -> YamlNode | None:
     inside: list[YamlNode] = []
     anchors: dict[str, YamlNode] = {}
     count = 0
+    if path.endswith(".json"):
+        text = _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text)
     for event in _events(text, path):
         error = partial(ConfigError, path, *_place(event))
         if isinstance(event, pyyaml.CollectionEndEvent):

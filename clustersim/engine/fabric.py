@@ -174,11 +174,11 @@ class Signal:
             callback(self)
 
 
-Waits = Iterator[simpy.Event | Signal]
+Pauses = Iterator[simpy.Event | Signal]
 """What a process waits for, one thing after the other."""
 
 
-def follow(steps: Waits, _: object = None) -> None:
+def follow(steps: Pauses, _: object = None) -> None:
     """Run a process up to what it waits for next, and continue it then.
 
     A process of SimPy would cost an event of its own at the start, at the end and after each signal.
@@ -289,7 +289,7 @@ class Fabric:
             self.reserved[link] = self.reserved[link] - rate if self.holders[link] else 0.0
         own.done(segment_ends)
 
-    def _play(self, own: Running) -> Waits:
+    def _play(self, own: Running) -> Pauses:
         """Execute the segments of an activity in order, from now on: what was over while it slept ended as if alone."""
         env, begin, ends, slowed = self.env, own.begin, list[float](), False
         now = env.now

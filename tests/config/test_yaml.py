@@ -263,3 +263,10 @@ def test_any_tree_is_a_spec_or_one_error(tree: dict[str, Any]) -> None:
         validate(Sample, yaml.Document("s.yaml", tree, {}))
     except ConfigError as error:
         assert "\n" not in str(error)
+
+
+def test_json_escapes_a_character_in_two_halves() -> None:
+    assert yaml.parse(r'{"name": "\ud83d\ude00 x", "plain": "\u00e9"}', "config.json").data == {
+        "name": "😀 x",
+        "plain": "é",
+    }

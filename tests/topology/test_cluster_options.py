@@ -228,7 +228,7 @@ def test_run_and_show_take_them(call):
     [
         ({"cluster.gpu": "rtx-a6000"}, "no shipped type of node has rtx-a6000"),
         ({"cluster.gpu": "h1000"}, "unknown GPU 'h1000'; did you mean"),
-        ({"cluster.gpu": "p5"}, "a YAML file, or of `clustersim list nodes`"),
+        ({"cluster.gpu": "p5"}, "a YAML file, or a node of `clustersim list nodes`"),
         ({"cluster.foo": 1}, "(command line): unknown key 'foo'; known: jitter, name, node, nodes, pools"),
         ({"cluster.nodes": 0}, "(command line): cluster.nodes"),
         ({"cluster.nodes.x": 3}, "nodes is a single value and has no keys"),

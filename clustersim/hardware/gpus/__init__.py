@@ -40,7 +40,7 @@ def load(name: str, folder: Path | None = None) -> Gpu:
     known = {alias.lower(): gpu for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
     if name.lower() not in known:
         hint = suggest(name.lower(), known, {gpu.name for gpu in known.values()})
-        raise UnknownNameError(f"unknown GPU {shown(name)}; {hint}, a YAML file, or of `clustersim list nodes`")
+        raise UnknownNameError(f"unknown GPU {shown(name)}; {hint}, a YAML file, or a node of `clustersim list nodes`")
     return known[name.lower()]
 
 
