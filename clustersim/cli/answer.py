@@ -49,3 +49,9 @@ def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None,
 def written_out(made: Mapping[str, Any]) -> str:
     """Return a document that is a file of its own, such as a schema, as JSON."""
     return json.dumps(made, indent=1)
+
+
+def read_back(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields as a JSON reader sees them: tuples become lists, keys become text."""
+    found: dict[str, Any] = json.loads(json.dumps(fields))
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.answer import look
+from clustersim.cli.answer import look, read_back
 from clustersim.cli.options import CommandOutput, MachineOption, ResultFolder, StandardOutput, TextOutput, on_machine
 from clustersim.errors import InputError, suggest
 from clustersim.units import seconds
@@ -141,7 +140,7 @@ def rerun(result: ResultFolder, output: StandardOutput) -> None:
 
     with output.progress() as progress:
         run = StoredRun.of(result)
-        found = json.loads(json.dumps(run.again(progress).summary))  # as a reader of the file sees it: tuples are lists
+        found = read_back(run.again(progress).summary)
     stored = read_summary(result)
     other = [key for key, value in found.items() if stored.get(key) != value]
     facts = {"question": run.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}

@@ -174,7 +174,7 @@ def changes(planner: Planner, answer: Answer) -> Iterator[Change]:
 def _limits(planner: Planner, answer: Answer) -> Iterator[Change]:
     """Yield the plans for a week more and less, and for more and less money; None where the first `ROUNDS` have none."""
     request, (kind, best) = answer.request, answer.plans[0]
-    tried, known, quick = _batches(planner, request, kind), [best], replace(planner, rounds=ROUNDS)
+    tried, known, quick = _batches(planner, request, kind), [best], replace(planner, rounds=ROUNDS, quick=True)
 
     def planned(other: PlanRequest) -> TrainingPlan | None:
         """Return the best plan within other limits, of a search and of the plans that are known already."""

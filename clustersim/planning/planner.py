@@ -175,8 +175,10 @@ class Planner:
     """Cost per second by kind of cluster and number of nodes."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
-    rounds: float = math.inf
-    """Number of groups of sizes after which a search without proof ends."""
+    rounds: int = 8
+    """Number of groups of sizes that are searched before the full search on the nodes of the best plan."""
+    quick: bool = False
+    """Whether a search ends after these groups without a plan too."""
     show: PlanProgress = field(default=lambda *_: None)
     """Callback that receives the progress before each simulation."""
     stop: Stop = NEVER
@@ -245,15 +247,15 @@ class Planner:
         bounds = self._wanted(request, state.kind, level).minimized(cluster, sizes.load, sizes.seconds)
         order, closed, count = np.lexsort((bounds, sizes.ranks // EACH)), np.zeros(len(bounds), bool), FIRST
         rounds = 0
-        while not state.ended and rounds < self.rounds:
+        while not state.ended:
             rounds += 1
             most = min(state.cost(request) * (1 - NEAR), math.nextafter(math.inf, 0))
             open_ = order[(~closed & (bounds <= most) & ~np.isin(sizes.places[2], [*refined]))[order]]
             if request is state.request:
                 state.bound = float(min(state.unproven, bounds[open_].min(initial=math.inf)))
-            if len(open_):
+            if len(open_) and (rounds <= self.rounds or not (plans or self.quick)):
                 wanted = self._wanted(request, state.kind, level, most)
-                limits = PROBED._replace(stop=self.stop, needed=not plans and self.rounds == math.inf)
+                limits = PROBED._replace(stop=self.stop, needed=not (plans or self.quick))
                 result = self._among(state, open_[:count], wanted, limits)
                 state.tried += result.simulated
                 if not result.best or (result.gap or 0.0) <= NEAR:

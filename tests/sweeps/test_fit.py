@@ -89,7 +89,7 @@ def test_the_command_says_what_fits_below_the_error():
     sentence, *lines = done.stderr.splitlines()
     assert done.returncode == 2 and "needs 93.7 GiB" in sentence
     assert lines[0] == "what fits by one change, each simulated, the fastest first:"
-    assert lines[1].startswith("  --cp 4  (parallelism.cp: 4): 5.285 s")
+    assert lines[1].startswith("  --cp 4  (parallelism.cp: 4): 5.2")
 
 
 def test_nothing_is_said_where_nothing_fits():
