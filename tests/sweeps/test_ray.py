@@ -77,7 +77,7 @@ def test_a_killed_node_loses_nothing(tmp_path):
         folder = tmp_path / "ray"
         sweep = begun("-m", "clustersim", *SWEEP, "--ray", nodes.address, "--out", str(folder), "--json")
         whole = points(tmp_path / "alone")
-        while points(folder) < whole // 8 and sweep.poll() is None:
+        while points(folder) < whole // 3 and sweep.poll() is None:
             time.sleep(0.05)
         nodes.tell("kill")
         killed = points(folder)
@@ -88,7 +88,8 @@ def test_a_killed_node_loses_nothing(tmp_path):
     assert sweep.returncode == 0, err
     assert killed < whole
     assert json.loads(out)["points"] == whole
-    assert err == "1 worker died; others simulated the points again\n"
+    # Its worker dies with the node, unless it was between two tasks.
+    assert err in ("", "1 worker died; others simulated the points again\n")
     assert (folder / "points.parquet").read_bytes() == (tmp_path / "alone" / "points.parquet").read_bytes()
     assert (folder / "points.jsonl").read_bytes() == (tmp_path / "alone" / "points.jsonl").read_bytes()
 
