@@ -37,7 +37,7 @@ def resolved(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         return value if isinstance(text, str) and len(text) > _TEXT else text
 
     def target_of(name: str, at: tuple[str, ...], depth: int) -> Any:
-        """Return what a reference's name stands for: a resolver's result or a value; None if there is neither."""
+        """Return the value of a reference such as `model.hidden` or `multiply:2,3`; None if no key or resolver has that name."""
         operation, colon, rest = name.partition(":")
         if colon:
             return computed(operation, rest.split(","))

@@ -277,7 +277,7 @@ class TrainerImport:
 
 
 def described(path: str, model_name: object, model: str | Mapping[str, object] | None) -> Section:
-    """Return the workload with the model of a settings file. Raises InputError if there is no model.
+    """Return the workload keys of the model that a trainer's settings file names. Raises InputError without a model.
 
     model: a config.json, its folder, a workload's file or name, or the section `model` of a workload. Without it, `model_name` is
     the model's name at Hugging Face: the config.json in a folder of that name, or the shipped workload.

@@ -160,26 +160,26 @@ def _demand(flow: Flow) -> LinkRates:
 
 
 class Signal:
-    """Something that is over at a time not known yet. What waits for it continues within the same event of SimPy."""
+    """An end whose time is not known yet. Processes that wait for it resume within the same SimPy event."""
 
     __slots__ = ("callbacks",)
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[object], None]] = []
-        """Functions that are called when it is over, as those of an event of SimPy."""
+        """Functions that `give` calls, like the callbacks of a SimPy event."""
 
     def give(self) -> None:
-        """Continue all that waits for it."""
+        """Resume all waiting processes."""
         for callback in self.callbacks:
             callback(self)
 
 
-Pauses = Iterator[simpy.Event | Signal]
-"""What a process waits for, one thing after the other."""
+ProcessGenerator = Iterator[simpy.Event | Signal]
+"""Generator of a process: it yields each event or signal for which the process waits."""
 
 
-def follow(steps: Pauses, _: object = None) -> None:
-    """Run a process up to what it waits for next, and continue it then.
+def follow(steps: ProcessGenerator, _: object = None) -> None:
+    """Run a process to the next event or signal that it yields, and resume it when that occurs.
 
     A process of SimPy would cost an event of its own at the start, at the end and after each signal.
     """
@@ -289,7 +289,7 @@ class Fabric:
             self.reserved[link] = self.reserved[link] - rate if self.holders[link] else 0.0
         own.done(segment_ends)
 
-    def _play(self, own: Running) -> Pauses:
+    def _play(self, own: Running) -> ProcessGenerator:
         """Execute the segments of an activity in order, from now on: what was over while it slept ended as if alone."""
         env, begin, ends, slowed = self.env, own.begin, list[float](), False
         now = env.now
@@ -386,7 +386,7 @@ class Fabric:
         transfer.rate, transfer.since = rate, now
         transfer.slowed |= rate < transfer.flow.bound
         if transfer.timer is not None:
-            # nothing can be taken out of SimPy's queue: the timer of the old rate calls nobody
+            # SimPy cannot cancel a scheduled event, so the old timer stays queued without callbacks
             transfer.timer.callbacks.clear()
         transfer.timer = self.at(now + max(transfer.left, 0.0) / rate if transfer.slowed else transfer.lands)
         transfer.timer.callbacks.append(partial(self._end, transfer))

@@ -16,7 +16,7 @@ from typing import Any
 import simpy
 
 from clustersim.arrays import Floats
-from clustersim.engine.fabric import Environment, Fabric, Pauses, Signal, follow
+from clustersim.engine.fabric import Environment, Fabric, ProcessGenerator, Signal, follow
 from clustersim.engine.loop import HOST_STREAM
 from clustersim.engine.record import Record
 from clustersim.engine.shape import DRAIN, JOIN, LAUNCH, MESSAGE, OWN, RUN
@@ -119,7 +119,7 @@ class _RepeatedJob(StepState):
         rank = next(r for r, (task, _) in enumerate(self.at) if task >= 0)
         return self.shape.stuck(*self.at[rank])
 
-    def rank(self, rank: int) -> Pauses:
+    def rank(self, rank: int) -> ProcessGenerator:
         """Execute the passes of a rank."""
         env = self.env
         now = -1  # the event that ended last on the compute stream
@@ -189,7 +189,7 @@ class _RepeatedJob(StepState):
         stream.append(event)
         self.after([one for one in before if one >= 0], event, self.env.now, now)
 
-    def start_free(self, rank: int, p: int, task: int, event: int) -> Pauses:
+    def start_free(self, rank: int, p: int, task: int, event: int) -> ProcessGenerator:
         """Start a free task when all its waits are over."""
         cause = yield from self.waited(rank, p, task, -1)
         self.asked[event] = self.env.now

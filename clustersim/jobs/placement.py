@@ -144,5 +144,5 @@ def _room(cluster: Topology, request: PlacementRequest, nodes: int) -> tuple[int
 
 
 def _needed(cluster: Topology, request: PlacementRequest, job: Job, nodes: int) -> int:
-    """Return the number of nodes that a resolved `job` takes: `nodes` if it states them, else as many as its ranks fill."""
+    """Return the number of nodes of a job with resolved degrees: `nodes` if requested, else enough for all its ranks."""
     return nodes if request.nodes is not None else -(-job.mesh.size // cluster.gpus_per_node)

@@ -27,7 +27,7 @@ class PlacementRequest:
     name: str
     job: Job
     nodes: int | tuple[int, ...] | None = None
-    """Number of nodes, or their numbers; None: as many as the degrees need, or a share of the rest if `dp` is `auto`."""
+    """Number of nodes, or their indices. None: enough for the parallel degrees, or a share of the free nodes if dp is `auto`."""
     start: float = 0.0
     """Start of its first step, in seconds."""
     listed: tuple[Document, int] | None = None

@@ -58,7 +58,7 @@ class ShardedModel:
     """Whether eager gathers and scatters along the sequence need a copy into the order of its tokens."""
 
     def with_model(self, kind: Model) -> ShardedModel:
-        """Return the same shapes for the model `kind`, such as one layer's entry of `parameters.kinds`."""
+        """Return the shapes of another model under the same sharding, such as that of one kind of layer (`parameters.kinds`)."""
         return self if kind is self.model else replace(self, model=kind)
 
     @cached_property

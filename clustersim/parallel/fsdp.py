@@ -173,5 +173,8 @@ def copies(job: Job, stage: Stage) -> Iterator[Kernel]:
 
 
 def spread(job: Job, dense: int, experts: int) -> int:
-    """Return how many of a unit's parameters are sharded over more than one rank: of `dense`, of spread `experts`, or both."""
+    """Return the number of an FSDP unit's parameters that are sharded over more than one rank.
+
+    dense, experts: parameters of its dense layers, and of experts spread over ranks.
+    """
     return (dense if job.shards(False) > 1 else 0) + (experts if job.shards(True) > 1 else 0)
