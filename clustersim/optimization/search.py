@@ -336,11 +336,11 @@ class _CandidateSearch:
 
         hidden: as in `Estimator.seconds`. Raises InputError if all are illegal.
         """
-        rows, simulator = tile.rows, tile.rows.cluster.simulator
+        rows = tile.rows
         each = [(sized, sized.orders[rows.experts].rows[0]) for sized in rows.splits if rows.experts in sized.orders]
-        layers = rows.layers or self.estimator(tile).tile(rows.job)  # raises what is wrong
+        layers = rows.layers or self.estimator(tile).tile(rows.job)  # raises the error of an illegal tile
         seconds, memory = self.estimator(tile).any_order(layers, columns(each), hidden)
-        return each, seconds, memory <= simulator.preparation.fullest * simulator.cluster.memory
+        return each, seconds, _fits(tile, memory)
 
     def estimator(self, tile: _Tile) -> Estimator:
         """Return the estimator for the nodes of a tile."""
@@ -358,8 +358,8 @@ class _CandidateSearch:
 
     def _bound(self, tile: _Tile, more: bool = True) -> None:
         """Bound the rows of a tile. more: push derived tiles too. Raises InputError if all rows are illegal."""
-        estimator, simulator = self.estimator(tile), tile.rows.cluster.simulator
-        layers = tile.rows.layers or estimator.tile(tile.rows.job)  # raises what is wrong
+        estimator = self.estimator(tile)
+        layers = tile.rows.layers or estimator.tile(tile.rows.job)  # raises the error of an illegal tile
         if tile.each:
             seconds, memory = (find(layers, columns(tile.each)) for find in (estimator.seconds, estimator.memory))
         else:
@@ -369,7 +369,7 @@ class _CandidateSearch:
                 tile.rows.memory = estimator.memory(layers, columns(tile.each))
             memory = tile.rows.memory
         values = np.maximum(self._values(tile, tile.each, seconds), tile.least)
-        fits = memory <= simulator.preparation.fullest * simulator.cluster.memory
+        fits = _fits(tile, memory)
         if not fits.all():
             self.out.add(TOO_LARGE, count=sum(1 + len(tile.each[row][1].others) for row in np.flatnonzero(~fits)))
         order = np.lexsort((np.arange(len(fits)), values[:, 1], values[:, 0]))
@@ -509,9 +509,8 @@ class _CandidateSearch:
     def _may_fit(self, tile: _Tile, times: float) -> bool:
         """Return whether any row of a tile may fit into memory with `times` the micro-batch."""
         assert tile.rows.layers is not None
-        simulator = tile.rows.cluster.simulator
         least = self.estimator(tile).memory(tile.rows.layers, columns(tile.each), times)
-        return bool((least <= simulator.preparation.fullest * simulator.cluster.memory).any())
+        return bool(_fits(tile, least).any())
 
     def _faster(self, tile: _Tile, hidden: Hidden) -> float:
         """Return the smallest share of a token's time that larger microbatches can reach. hidden: as in `Estimator.seconds`."""
@@ -654,6 +653,12 @@ class _CandidateSearch:
             other for key in several if key >= size for other in several[key]
         ]  # pushed after the first of its size
         return sum(other.count for other in larger) if tile.rows is several[size][0] else tile.rows.count
+
+
+def _fits(tile: _Tile, memory: Floats) -> Mask:
+    """Return which peaks in bytes likely fit into the memory of a tile's GPUs."""
+    simulator = tile.rows.cluster.simulator
+    return memory <= simulator.preparation.fullest * simulator.cluster.memory
 
 
 def _kind(simulator: Simulator) -> str:

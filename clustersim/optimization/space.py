@@ -212,7 +212,7 @@ class CandidateSpace:
         self._made: dict[tuple[object, ...], TileRows] = {}
         self._found: dict[tuple[object, ...], CandidateFamily] = {}
         with uncollected():
-            self.splits = list(self._listed())
+            self.splits = [split for split in self._listed() if self.only is None or split.place in self.only]
             self.families = self._families()
             for split in self._unused():
                 self.splits.append(split)
@@ -245,7 +245,7 @@ class CandidateSpace:
 
     def _unused(self) -> list[Split]:
         """Return the combinations of given values without a candidate, completed by the workload's values, for the reason."""
-        if not isinstance(self.requested, SweepSpace):
+        if not isinstance(self.requested, SweepSpace) or self.only is not None:
             return []
         points = [sized.split.point for tile in self.tiles for sized in tile.splits]
         more = without(self.requested, points + self._illegal)
@@ -288,7 +288,7 @@ class CandidateSpace:
     def _families(self) -> list[CandidateFamily]:
         """Return all candidates, grouped by the keys that their layers depend on."""
         closed = (*self.orders, *self.traffic)
-        for split in self.splits if self.only is None else (split for split in self.splits if split.place in self.only):
+        for split in self.splits:
             changes = {key: value for key, value in split.point.items() if type(value) is SHARED.get(key)}
             base = tuple((key, str(value)) for key, value in split.point.items() if key not in changes)
             for path, point in self.fill(split.point, self.variants):
