@@ -30,8 +30,6 @@ MONEY = 0.1
 """Share of a plan's dollars that is added and removed, to see the value of a dollar."""
 SEEDS = 40
 """Number of simulated runs with random failures."""
-ROUNDS = 3
-"""Number of groups of sizes that are searched for the plan of a changed limit."""
 
 
 class Simulated(NamedTuple):
@@ -172,9 +170,9 @@ def changes(planner: Planner, answer: Answer) -> Iterator[Change]:
 
 
 def _limits(planner: Planner, answer: Answer) -> Iterator[Change]:
-    """Yield the plans for a week more and less, and for more and less money; None where the first `ROUNDS` have none."""
+    """Yield the plans for a week more and less, and for more and less money; None where a quick search has none."""
     request, (kind, best) = answer.request, answer.plans[0]
-    tried, known, quick = _batches(planner, request, kind), [best], replace(planner, rounds=ROUNDS, quick=True)
+    tried, known, quick = _batches(planner, request, kind), [best], replace(planner, quick=True)
 
     def planned(other: PlanRequest) -> TrainingPlan | None:
         """Return the best plan within other limits, of a search and of the plans that are known already."""

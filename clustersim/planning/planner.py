@@ -56,9 +56,11 @@ FIRST = 512
 EACH = 16
 """Number of sizes on each number of nodes that are searched before others, those with the shortest steps per token."""
 FEW = 64
-"""Number of sizes among which a step is simulated for its level."""
+"""Number of sizes searched first for the step that gives the level, expected over simulated seconds."""
 MORE = 4
-"""Factor of that number where none of them is a plan."""
+"""Growth of the next group of sizes."""
+ROUNDS, QUICK_ROUNDS = 8, 3
+"""Number of groups of sizes after which a search with a plan goes on to the nodes of the best, and that of a quick search."""
 NETWORKED = ("owned", "energy")
 """Objectives to which the network of a cluster adds, which is larger per node on some numbers of nodes."""
 
@@ -109,8 +111,8 @@ class _Sized(NamedTuple):
 
     requested: SweepSpace
     """Space of all candidates, on the largest number of nodes."""
-    splits: CandidateSpace
-    """Splits of the space with each number of replicas, in one order."""
+    screened: int
+    """Number of splits with each number of replicas, in one order."""
     sizes: Sizes
     """Bounds of the splits with each number of replicas, in any order."""
 
@@ -131,25 +133,21 @@ class _PlanSearch:
     """Plans by number of nodes, also beyond a limit."""
     tried: int = 0
     """Number of simulated splits."""
-    unproven: float = math.inf
-    """Lower bound of the candidates that were left open when their search reached a limit."""
     bound: float = 0.0
     """Lower bound of the minimized quantity of all candidates on other numbers of nodes."""
 
     def best(self) -> TrainingPlan | None:
         """Return the best plan so far that meets all limits, or None."""
-        chosen = min(self.plans.values(), key=lambda plan: self.request.rank(plan.amounts), default=None)
+        chosen = self.leader(self.request)
         if chosen is None or self.request.misses(chosen.amounts):
             return None
-        gap = max(chosen.gap or 0.0, 1 - self.bound / self.cost(self.request))
+        gap = max(chosen.gap or 0.0, 1 - self.bound / float(self.request.costs(chosen.amounts)))
         early = self.stop.due or gap > NEAR
-        return replace(
-            chosen, tried=self.tried, screened=self.space.splits.points, gap=max(0.0, gap) if early else None
-        )
+        return replace(chosen, tried=self.tried, screened=self.space.screened, gap=max(0.0, gap) if early else None)
 
-    def cost(self, request: PlanRequest) -> float:
-        """Return the smallest minimized quantity of the plans so far that meet the limits of a request; infinite without one."""
-        return min((float(request.costs(plan.amounts)) for plan in self.plans.values()), default=math.inf)
+    def leader(self, request: PlanRequest) -> TrainingPlan | None:
+        """Return the first plan so far in the order of a request, which may exceed its limits; None without a plan."""
+        return min(self.plans.values(), key=lambda plan: request.rank(plan.amounts), default=None)
 
     @property
     def ended(self) -> bool:
@@ -175,10 +173,8 @@ class Planner:
     """Cost per second by kind of cluster and number of nodes."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
-    rounds: int = 8
-    """Number of groups of sizes that are searched before the full search on the nodes of the best plan."""
     quick: bool = False
-    """Whether a search ends after these groups without a plan too."""
+    """Whether searches end after `QUICK_ROUNDS` groups of sizes, even without a plan."""
     show: PlanProgress = field(default=lambda *_: None)
     """Callback that receives the progress before each simulation."""
     stop: Stop = NEVER
@@ -195,7 +191,7 @@ class Planner:
         return next(filter(None, (self.plan(request, *some) for some in later)), None)
 
     def several(self, request: PlanRequest, kinds: Sequence[Sequence[Point]]) -> Iterator[TrainingPlan]:
-        """Yield the plan of `first`, and with `asked.front` those of all objectives and of sizes between them.
+        """Yield the plan of `first`, and with `request.front` those of all objectives and of sizes between them.
 
         The sizes are powers of two times the smallest: on each the soonest plan, which is also the cheapest on its nodes.
         """
@@ -242,35 +238,35 @@ class Planner:
         The shortest sizes on each number of nodes are tried first, with all orders. Where none may be better than the best plan,
         its nodes get the full search of `optimize`, after which only sizes with smaller bounds remain.
         """
-        plans, refined, sizes = state.plans, set[int](), state.space.sizes
-        cluster, level = self.clusters(state.kind), self.level(state)
+        plans, refined, sizes, unproven = state.plans, set[int](), state.space.sizes, math.inf
+        cluster, level = self.clusters(state.kind), self._level(state)
         bounds = self._wanted(request, state.kind, level).minimized(cluster, sizes.load, sizes.seconds)
-        order, closed, count = np.lexsort((bounds, sizes.ranks // EACH)), np.zeros(len(bounds), bool), FIRST
-        rounds = 0
+        order, closed, count, rounds = np.lexsort((bounds, sizes.ranks // EACH)), np.isinf(bounds), FIRST, 0
         while not state.ended:
             rounds += 1
-            most = min(state.cost(request) * (1 - NEAR), math.nextafter(math.inf, 0))
-            open_ = order[(~closed & (bounds <= most) & ~np.isin(sizes.places[2], [*refined]))[order]]
+            best = state.leader(request)
+            most = math.inf if best is None else float(request.costs(best.amounts)) * (1 - NEAR)
+            open_ = order[(~closed & (bounds <= most))[order]]
             if request is state.request:
-                state.bound = float(min(state.unproven, bounds[open_].min(initial=math.inf)))
-            if len(open_) and (rounds <= self.rounds or not (plans or self.quick)):
+                state.bound = float(min(unproven, bounds[open_].min(initial=math.inf)))
+            needed = not (plans or self.quick)
+            if len(open_) and (needed or rounds <= (QUICK_ROUNDS if self.quick else ROUNDS)):
                 wanted = self._wanted(request, state.kind, level, most)
-                limits = PROBED._replace(stop=self.stop, needed=not (plans or self.quick))
-                result = self._among(state, open_[:count], wanted, limits)
+                result = self._among(state, open_[:count], wanted, PROBED._replace(stop=self.stop, needed=needed))
                 state.tried += result.simulated
                 if not result.best or (result.gap or 0.0) <= NEAR:
-                    state.unproven = min(state.unproven, result.least)
+                    unproven = min(unproven, result.least)
                     closed[open_[:count]] = True
                     count *= MORE
                 for plan in result.best:
                     nodes = int(str(plan.point[NODES]))
                     other = self.as_plan(request, plan.point, nodes, plan.row)
                     plans[nodes] = min(plans.get(nodes, other), other, key=lambda one: request.rank(one.amounts))
+            elif best is None or best.nodes in refined:
+                return
             else:
-                best = min(plans.values(), key=lambda plan: request.rank(plan.amounts), default=None)
-                if best is None or best.nodes in refined:
-                    return
                 refined |= self._on(request, state, best)
+                closed |= np.isin(sizes.places[2], [*refined])
 
     def _among(self, state: _PlanSearch, indices: Ints, wanted: Objective, limits: Limits) -> SearchResult:
         """Return the search for the best candidate, in any order, among the sizes with these indices in `Sizes`."""
@@ -295,20 +291,20 @@ class Planner:
                         point, row = candidate.point, candidate.row
             state.plans[nodes] = replace(self.as_plan(request, point, nodes, row), gap=result.gap if result else None)
             nodes = -(-row["ranks"] // size)
-        return searched or {nodes}
+        return searched
 
-    def level(self, state: _PlanSearch) -> float:
-        """Return the expected over the simulated seconds of steps on a kind of cluster, from one of the shortest."""
-        key, count, sizes = _name(state.kind), FEW, state.space.sizes
-        if key not in self.levels:
-            shortest = np.argsort(sizes.ranks, kind="stable")
-            wanted = Objective("GPU time", lambda _, load, step: load.gpus * step / load.tokens)  # of no huge cluster
-            while count < MORE * len(shortest):
-                result = self._among(state, shortest[:count], wanted, Limits(self.stop, simulations=1))
+    def _level(self, state: _PlanSearch) -> float:
+        """Return the expected over the simulated seconds of a step on few GPUs of a kind of cluster; 1 if none fits."""
+        if (key := _name(state.kind)) not in self.levels:
+            shortest = np.argsort(state.space.sizes.ranks, kind="stable")
+            wanted = Objective("GPU time", lambda _, load, step: load.gpus * step / load.tokens)
+            first, count = 0, FEW
+            while first < len(shortest) and key not in self.levels:
+                result = self._among(state, shortest[first:count], wanted, Limits(self.stop, simulations=1))
                 for candidate in result.best:
                     self.levels[key] = candidate.row["expected_step_time_s"] / candidate.row["step_time_s"]
-                count = count * MORE if not result.best else MORE * len(shortest)
-        return self.levels.get(key, 1.0)  # nothing fits
+                first, count = count, count * MORE
+        return self.levels.get(key, 1.0)
 
     def _wanted(self, request: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
         """Return the objective of `request`, for step times multiplied by `times`; its value is infinite above `most`."""
@@ -358,7 +354,7 @@ class Planner:
                 requested = wider(self.case, requested)
                 splits = next(filter(lambda candidates: candidates.families, self._splits(requested)), None)
                 if splits:
-                    self.spaces[key] = _Sized(requested, splits, sizes(splits, self.shared))
+                    self.spaces[key] = _Sized(requested, splits.points, sizes(splits, self.shared))
         return self.spaces[key]
 
     def _splits(self, requested: SweepSpace) -> Iterator[CandidateSpace]:
