@@ -89,9 +89,12 @@ def read_packaged(path: Path) -> Document:
     return parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def read(path: str | Path) -> Document:
-    """Return the document of a YAML file. Raises InputError if it cannot be read, and ConfigError for errors in its content."""
-    return parse(read_text(path, "a YAML file"), str(path))
+def read(path: str | Path, what: str = "a YAML file", foreign: bool = False) -> Document:
+    """Return the document of a YAML or JSON file. Raises InputError if it cannot be read, and ConfigError for invalid content.
+
+    what: name of the kind of file in messages. foreign: as in `parse`.
+    """
+    return parse(read_text(path, what), str(path), foreign)
 
 
 def parse(text: str, path: str = "<text>", foreign: bool = False) -> Document:

@@ -48,7 +48,7 @@ def compose(text: str, path: str) -> YamlNode | None:
     inside: list[YamlNode] = []
     anchors: dict[str, YamlNode] = {}
     count = 0
-    if path.endswith(".json"):
+    if text.lstrip().startswith("{"):  # JSON, whatever its name
         text = _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text)
     for event in _events(text, path):
         error = partial(ConfigError, path, *_place(event))

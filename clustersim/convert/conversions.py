@@ -1,4 +1,4 @@
-"""Rows of the tables of names, with the the functions that a table calls `@name` to convert another tool's value to ours."""
+"""Rows of the tables of names, with the functions that a table calls `@name` to convert another tool's value to ours."""
 
 from __future__ import annotations
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clustersim.config.yaml import parse
+from clustersim.config.yaml import read as read_yaml
 from clustersim.errors import InputError, shown, suggest
-from clustersim.files import read_text
 
 LAYERS = 10_000
 """Largest number of layers, as in a workload file."""
@@ -117,4 +116,4 @@ class Config:
 
 def read(path: str | Path) -> Config:
     """Return the config of a JSON file. Raises InputError if it cannot be read, and ConfigError if it is not a JSON object."""
-    return Config(str(path), parse(read_text(path, "a config.json"), str(path)).data)
+    return Config(str(path), read_yaml(path, "a config.json", foreign=True).data)

@@ -86,11 +86,10 @@ def _launch(numbers: Mapping[str, int], launcher: str) -> LaunchSettings:
     """Return the settings of a launcher for {option by Slurm's name: number}; missing numbers follow from products of others."""
     counts = dict(numbers)
     for total, part, each in (
-        *(
-            (f"{what}{per}", f"sets{per}", f"{what}-per-set")
-            for what in ("gpus", "ntasks")
-            for per in ("", "-per-node")
-        ),
+        ("gpus", "sets", "gpus-per-set"),
+        ("gpus-per-node", "sets-per-node", "gpus-per-set"),
+        ("ntasks", "sets", "ntasks-per-set"),
+        ("ntasks-per-node", "sets-per-node", "ntasks-per-set"),
         ("ntasks", "nodes", "ntasks-per-node"),
         ("gpus", "nodes", "gpus-per-node"),
         ("gpus-per-node", "ntasks-per-node", "gpus-per-task"),

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from clustersim.config.yaml import parse
+from clustersim.config.yaml import read
 from clustersim.convert.table import records
 from clustersim.errors import InputError, shown
-from clustersim.files import read_text
 
 BESIDE = "adapter_config.json"
 """Name of PEFT's file in the folder of a config.json."""
@@ -36,7 +35,7 @@ def adapter_settings(path: str, gated: bool, config: Mapping[str, object]) -> di
     place = Path(path).with_name(BESIDE)
     if not place.is_file():
         return {}
-    keys = parse(read_text(place, "an adapter_config.json"), str(place)).data
+    keys = read(place, "an adapter_config.json", foreign=True).data
     if keys.get("peft_type") != "LORA":
         raise InputError(f"{place}: peft_type must be LORA; move the file away to train all weights")
     for key in REFUSED:

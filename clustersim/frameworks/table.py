@@ -287,7 +287,7 @@ WITHOUT = " without "
 def offers(framework: object) -> Mapping[str, OfferedValues]:
     """Return {dotted key: values that can be chosen} of the framework of that name; a missing key may have any value.
 
-    Return {} if `framework` is None or empty. Raise UnknownNameError as `load`.
+    Return {} if `framework` is None or empty. Raises UnknownNameError as `load`.
     """
     return load(str(framework)).choices if framework else {}
 

@@ -47,7 +47,7 @@ def figures(ratio: Floats, table: Columns) -> dict[str, float]:
     Keys: mean, median and p90 of the absolute relative error (0.1 for 10 %), large (mean above 20 GFLOP; absent without any) and
     bias (median ratio).
     """
-    found = pl.DataFrame({"ratio": ratio, "flop": table.flop}).select(**_of_kernels()).row(0, named=True)
+    found = pl.DataFrame({"ratio": ratio, "flop": table.flop}).select(**_kernel_errors()).row(0, named=True)
     return {key: round(value, 5) for key, value in found.items() if value is not None}
 
 
@@ -139,7 +139,7 @@ def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Itera
     names = ["predictor", *(KEYS[key] for key in keys)]
     found = deciles(frame, keys).group_by(names, maintain_order=True)
     table = found.agg(
-        **_of_kernels(),
+        **_kernel_errors(),
         samples=pl.len(),
         coverage=pl.col("inside").mean(),
         **_percentiles("scalar", "scalar_"),
@@ -152,7 +152,7 @@ def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Itera
     yield from sorted(rows, key=lambda row: (order[tuple(row[name] for name in others)], row.get("decile", 0)))
 
 
-def _of_kernels() -> dict[str, pl.Expr]:
+def _kernel_errors() -> dict[str, pl.Expr]:
     """Return the errors of kernels and their bias, from the columns `ratio` and `flop`."""
     large = (pl.col("ratio") - 1).abs().filter(pl.col("flop") > LARGE).mean()
     return _percentiles("ratio") | {"large": large, "bias": pl.col("ratio").median()}

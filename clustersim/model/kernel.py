@@ -72,7 +72,7 @@ def single_launch(kernel: Kernel) -> tuple[Kernel, int]:
 
 
 def element(dtype: str) -> float:
-    """Return the bytes of one element of a data type such as `bf16`. Raise InputError for an unknown one."""
+    """Return the bytes of one element of a data type such as `bf16`. Raises InputError for an unknown one."""
     if dtype not in BYTES:
         raise InputError(f"unknown data type {dtype!r}; {suggest(dtype, BYTES)}")
     return BYTES[dtype]
@@ -94,7 +94,7 @@ def gemm(
 
     The last three arguments are bytes per element; 0 stands for those of `dtype`. accumulate: of an output that is read and added
     to (wgrad into fp32 main gradients: 4). output: of an output that is only written (fp8 GEMMs write bf16: 2). operand: of both
-    operands, including the scales stored next to the values (mxfp8: 1 + 1/32). Raise InputError for an unknown data type.
+    operands, including the scales stored next to the values (mxfp8: 1 + 1/32). Raises InputError for an unknown data type.
     """
     size = element(dtype)
     written = 2 * accumulate if accumulate else output or size

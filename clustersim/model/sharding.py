@@ -158,7 +158,7 @@ class ShardedModel:
 
     @cached_property
     def experts(self) -> int:
-        """Number of experts of which this rank holds a slice or all."""
+        """Number of experts with parameters on this rank, whole or sliced."""
         return (self.model.experts or 1) // self.ep
 
     @cached_property

@@ -24,7 +24,7 @@ Finding = tuple[str, str]
 
 
 def check(job: Job) -> Job:
-    """Return the job unchanged if it passes all `RULES`. Raise ConfigError for the finding whose key comes first in the file, if
+    """Return the job unchanged if it passes all `RULES`. Raises ConfigError for the finding whose key comes first in the file, if
     there is any."""
     findings = [finding for rule in RULES for finding in rule(job)]
     if findings:

@@ -95,7 +95,7 @@ class Launcher:
 def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
     """Return the launch times of a job's framework; None if no framework is named, or its host times are unknown.
 
-    slowdown: launch time on this CPU relative to the CPU on which the framework was measured. Raise UnknownNameError for an
+    slowdown: launch time on this CPU relative to the CPU on which the framework was measured. Raises UnknownNameError for an
     unknown framework.
 
     CUDA graphs of layers end at the router unless experts are padded to capacity, because varying shapes cannot be captured

@@ -87,7 +87,7 @@ class Job:
 
     @property
     def keeps(self) -> KeptTensors:
-        """Tensors that the framework keeps besides the model's; none without a framework. Raise ConfigError for an unknown
+        """Tensors that the framework keeps besides the model's; none without a framework. Raises ConfigError for an unknown
         framework."""
         framework = self.training.framework
         try:
@@ -129,7 +129,7 @@ class Job:
 
     @property
     def dp(self) -> int:
-        """Data-parallel degree. Raise InputError while it is `auto`, which `place` resolves."""
+        """Data-parallel degree. Raises InputError while it is `auto`, which `place` resolves."""
         if self.parallelism.dp == "auto":
             raise InputError(f"{self.document.path}: parallelism.dp is auto; place the job on a cluster first")
         return self.parallelism.dp
@@ -210,7 +210,7 @@ class Job:
         """Return the job with dp resolved for a cluster of `gpus` GPUs.
 
         `dp: auto` becomes the largest degree with tp·cp·pp·dp <= gpus whose replicas share global_batch in whole microbatches and
-        hold all experts. Raise ConfigError if the cluster is too small, dp does not divide the batch, tp would span nodes without
+        hold all experts. Raises ConfigError if the cluster is too small, dp does not divide the batch, tp spans nodes without
         `tp_across_nodes`, the schedule or shard sizes do not fit, or a step has more than `MAX_PASSES` passes.
         """
         _check_nodes(self, gpus_per_node)
@@ -251,7 +251,7 @@ def _check_nodes(job: Job, gpus_per_node: int) -> None:
 
 
 def _largest_dp(job: Job, gpus: int) -> int:
-    """Return the data-parallel degree for `dp: auto` on `gpus` GPUs. Raise ConfigError if there is none."""
+    """Return the data-parallel degree for `dp: auto` on `gpus` GPUs. Raises ConfigError if there is none."""
     lanes, microbatches = job.parallelism.lanes, job.training.global_batch // job.training.micro_batch
     unit = least_dp(job.parallelism, job.parallelism.ep)
     if lanes * unit > gpus:
@@ -277,7 +277,7 @@ def degrees(job: Job, dp: int) -> list[int]:
 
 
 def _explicit_dp(job: Job, gpus: int, dp: int) -> int:
-    """Return `dp`. Raise ConfigError if it needs more than `gpus` GPUs, or does not divide the microbatches of a step."""
+    """Return `dp`. Raises ConfigError if it needs more than `gpus` GPUs, or does not divide the microbatches of a step."""
     microbatches = job.training.global_batch // job.training.micro_batch
     if dp * job.parallelism.lanes > gpus:
         raise _too_small(job, gpus, f" × dp {dp}")

@@ -57,7 +57,7 @@ def portions(split: Parallelism, model: Model) -> tuple[Portion, ...]:
 def cut(layers: int, split: Parallelism) -> tuple[int, ...]:
     """Return the number of blocks of each of the pp·vpp global stages: as even as possible, the first stages get one more.
 
-    `first_layers` and `last_layers` are divided evenly over the chunks of the first and last rank. Raise InputError if they do
+    `first_layers` and `last_layers` are divided evenly over the chunks of the first and last rank. Raises InputError if they do
     not divide evenly, or leave blocks without a stage, a stage without blocks, or fewer than no blocks.
     """
     stages = split.pp * split.vpp
@@ -110,7 +110,7 @@ def balanced(costs: Sequence[float], logits: float, stages: int) -> tuple[int, .
 def read(layout: str, layers: int, mtp: int, pp: int, vpp: int) -> tuple[Portion, ...]:
     """Return the part of the model on each of the pp·vpp global stages of Megatron's layout string.
 
-    layers: number of blocks of the model. mtp: number of its blocks that predict further tokens. Raise InputError if the string
+    layers: number of blocks of the model. mtp: number of its blocks that predict further tokens. Raises InputError if the string
     does not have pp·vpp stages with these blocks in a legal order.
     """
     stages = written_out(layout).split("|")

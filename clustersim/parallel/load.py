@@ -33,7 +33,7 @@ def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job
     """Return the checked job that a workload file describes. path: the file, or the bare name of a shipped one.
 
     overrides: values by dotted key (`parallelism.tp`) or by Megatron's name (`seq_length`), which replace those of the file; text
-    is parsed as YAML. Raise ConfigError with file, line and column for an invalid workload, and InputError if the file cannot be
+    is parsed as YAML. Raises ConfigError with file, line and column for an invalid workload, and InputError if the file cannot be
     read.
     """
     return build(read(shipped.find("workloads", path)), overrides)
@@ -42,7 +42,7 @@ def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job
 def build(
     document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
 ) -> Job:
-    """Return the checked job of a parsed document. Raise ConfigError for an invalid workload.
+    """Return the checked job of a parsed document. Raises ConfigError for an invalid workload.
 
     overrides: as in `load`. places: source of each override, by its key, if that is not a command line.
     """
@@ -62,13 +62,13 @@ class Unbuilt(NamedTuple):
     def job(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
-        """Return the job with `overrides`, which are as in `build`. Raise ConfigError if it is invalid."""
+        """Return the job with `overrides`, which are as in `build`. Raises ConfigError if it is invalid."""
         return check(self.unchecked(overrides, places))
 
     def unchecked(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
-        """Return the job with `overrides`, which are as in `build`, without checks across fields. Raise ConfigError if a single
+        """Return the job with `overrides`, which are as in `build`, without checks across fields. Raises ConfigError if a single
         value is invalid."""
         values = overrides or {}
         merged = override(self.document, values, places or {})
@@ -84,7 +84,7 @@ class Unbuilt(NamedTuple):
     def _completed(self, merged: Overridden) -> tuple[str, ...]:
         """Fill the missing keys of a workload that is from a config.json with defaults. Return a sentence for each.
 
-        Return () for other workloads. Raise ConfigError if a value in the document is invalid.
+        Return () for other workloads. Raises ConfigError if a value in the document is invalid.
         """
         if self.config is None:
             return ()
@@ -156,8 +156,8 @@ def _derived_settings(merged: Overridden) -> Iterator[str]:
 
 
 def unbuilt(document: Document) -> Unbuilt:
-    """Return a parsed workload, or config.json of Hugging Face, before its overrides. Raise ConfigError for a document of another
-    kind, or a key that is not supported."""
+    """Return a parsed workload, or config.json of Hugging Face, before its overrides. Raises ConfigError for a document of
+    another kind, or a key that is not supported."""
     _check_kind(document)
     if is_config(document.data):
         return Unbuilt(converted(document), (), document.data)
@@ -211,7 +211,7 @@ def rename(document: Document) -> Document:
 def _derived_from_several(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[GroupedKey]:
     """Return the keys that follow from several of Megatron's arguments together.
 
-    names: {argument: (its position in the document, its value)}. Raise ConfigError if the arguments conflict.
+    names: {argument: (its position in the document, its value)}. Raises ConfigError if the arguments conflict.
     """
     try:
         return grouped_keys({name: value for name, (_, value) in names.items()})
@@ -246,7 +246,7 @@ def _move(document: Document, positions: dict[Loc, Position], source: Loc, targe
 def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, source: Loc) -> None:
     """Set the value at `target` in nested dicts, and create its parents. A mapping is merged into an existing one.
 
-    source: position in the document for errors. Raise ConfigError if the value is there already, or a parent is a single value.
+    source: position in the document for errors. Raises ConfigError if the value is there already, or a parent is a single value.
     """
     parent = data
     for part in target[:-1]:
@@ -267,7 +267,7 @@ def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, sour
 def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, SourcePlace]) -> Overridden:
     """Return the document with values replaced. Ignored names change nothing; unknown keys fail in validation later.
 
-    overrides, places: as in `build`. Raise InputError for a key of a topology, or a name that is not supported.
+    overrides, places: as in `build`. Raises InputError for a key of a topology, or a name that is not supported.
     """
     data = copied(document.data)
     sources: dict[Loc, SourcePlace] = {}

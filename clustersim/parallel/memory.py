@@ -80,7 +80,7 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
 
 def shard_bytes(job: Job) -> float:
     """Return the bytes per parameter of a shard on its GPU. The part that the host updates has the type in which it is gathered,
-    the rest that in which it is updated. 0 if parameters are on the host."""
+    the rest has the type in which it is updated. Return 0 if parameters are on the host."""
     offload = job.training.offload
     if offload.parameters:
         return 0.0

@@ -340,7 +340,7 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
     """Return the global stages of a job as one rank runs them, in the order in which activations pass them.
 
     A schedule with copies of the model has the stages of each copy, one copy after the other. Identical stages and equal layers
-    share one object. Raise ConfigError for a layout that does not fit the model.
+    share one object. Raises ConfigError for a layout that does not fit the model.
 
     position: position of the rank in its ep group; 0 has the busiest experts. layers: the rank's layers, if they are built
     already.
@@ -366,7 +366,7 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
 
 
 def portions_of(job: Job) -> tuple[Portion, ...]:
-    """Return the part of the model on each global stage of one copy of a job's model. Raise ConfigError for an invalid layout."""
+    """Return the part of the model on each global stage of one copy of a job's model. Raises ConfigError for a bad layout."""
     split = job.parallelism
     try:
         return portions(split, job.model)

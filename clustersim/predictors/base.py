@@ -53,7 +53,7 @@ class Predictor(Protocol):
     __slots__ = ()
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel on `gpu`, an array (kernels,). Raise InputError for invalid kernels.
+        """Return the seconds of each kernel on `gpu`, an array (kernels,). Raises InputError for invalid kernels.
 
         alone: whether a kernel is timed as in a micro-benchmark, including the dispatch of one eager call. Otherwise it is one of
         many in a busy stream.

@@ -32,7 +32,7 @@ _BY_KIND = {
 
 
 def class_of(kind: str, dtype: str) -> str:
-    """Return the class that forecasts kernels of this kind and data type. Raise KeyError for an unknown kind.
+    """Return the class that forecasts kernels of this kind and data type. Raises KeyError for an unknown kind.
 
     FP32 and FP64 GEMMs run on SIMT units, all others on tensor cores. Vector kernels are memory-bound, so all data types share
     the classes learned on FP32 kernels, by their bytes.

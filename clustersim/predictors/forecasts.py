@@ -52,7 +52,7 @@ class Forecasts:
     def seconds(self, kernels: Sequence[Kernel], clocks: Clocks) -> Mapping[Kernel, float]:
         """Return {kernel: seconds at `clocks`} of these kernels; other kernels that are cached may be included.
 
-        A kernel that stands for several launches has the seconds of all. Raise InputError for invalid kernels.
+        A kernel that stands for several launches has the seconds of all. Raises InputError for invalid kernels.
         """
         clocks = applied(self.predictor, clocks)
         known = self._seconds.get(clocks, {})
@@ -70,7 +70,7 @@ class Forecasts:
         return known
 
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
-        """Return the 80 % intervals of these kernels. Raise InputError for invalid kernels."""
+        """Return the 80 % intervals of these kernels. Raises InputError for invalid kernels."""
         self._learn(kernels)
         known = [self.known[kernel] for kernel in kernels]
         low, high = np.array([(forecast.low, forecast.high) for forecast in known]).reshape(-1, 2).T

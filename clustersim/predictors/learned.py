@@ -64,7 +64,7 @@ class Learned(Predictor):
         return self.method.name
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel on `gpu` (kernels,), never below the roofline. Raise InputError for invalid kernels.
+        """Return the seconds of each kernel on `gpu` (kernels,), never below the roofline. Raises InputError for invalid kernels.
 
         alone: whether each kernel is timed as in a micro-benchmark.
         """
@@ -181,8 +181,8 @@ def scalar(value: Floats) -> float:
 
 
 def open_weights(method: Method, path: Path | None) -> Learned:
-    """Return the predictor of `method` with the weights of a file; None: the shipped ones. Raise DataError if they are missing or
-    damaged."""
+    """Return the predictor of `method` with the weights of a file; None: the shipped ones. Raises DataError if they are missing
+    or damaged."""
     path = path or shipped(method.name)
     weights = read(path, method.name)
     for name in (*SIMT, *TENSOR, MEMORY, *(name for name in GROUPED if name in weights.classes)):

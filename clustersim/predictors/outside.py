@@ -44,7 +44,7 @@ class Checked(Predictor):
         return self._burst
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel (kernels,), with arguments as in `Predictor.predict`. Raise InputError unless they
+        """Return the seconds of each kernel (kernels,), with arguments as in `Predictor.predict`. Raises InputError unless they
         are finite, positive and at most `_LONGEST`."""
         with plugins.blaming(ROOM, self.spelling):
             seconds = _floats("predict", self.inner.predict(kernels, gpu, alone=alone), len(kernels))
@@ -54,7 +54,7 @@ class Checked(Predictor):
             return seconds
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return the accuracy that the plugin states. Raise InputError if an entry is not a `Scope`."""
+        """Return the accuracy that the plugin states. Raises InputError if an entry is not a `Scope`."""
         with plugins.blaming(ROOM, self.spelling):
             scopes = tuple(self.inner.statement(kernels, gpu))
             for scope in scopes:
@@ -64,7 +64,7 @@ class Checked(Predictor):
             return scopes
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return (low, high), arrays (kernels,) of measured / forecast, as in `Predictor.interval`. Raise InputError unless 0 <=
+        """Return (low, high), arrays (kernels,) of measured / forecast, as in `Predictor.interval`. Raises InputError unless 0 <=
         low <= high."""
         with plugins.blaming(ROOM, self.spelling):
             low, high = (_floats("interval", ends, len(kernels)) for ends in self.inner.interval(kernels, gpu, seconds))
@@ -79,7 +79,7 @@ class Checked(Predictor):
 
 
 def _floats(method: str, values: Any, count: int) -> Floats:
-    """Return `values` as an array of floats (count,). Raise TypeError if they are not `count` numbers.
+    """Return `values` as an array of floats (count,). Raises TypeError if they are not `count` numbers.
 
     method: name of the plugin's method that returned them, for the message.
     """

@@ -116,7 +116,7 @@ class PowerLaw(NamedTuple):
     def share(self, gpu: Gpu, dtype: str) -> float:
         """Return the share of `gpu.matrix_peak(dtype)`, at the boost clock, that the board's power allows for GEMMs of `dtype`.
 
-        A value above 1 means that power does not limit the rate. Raise KeyError for a vendor without a figure.
+        A value above 1 means that power does not limit the rate. Raises KeyError for a vendor without a figure.
         """
         energy = self.energy.get(gpu.architecture, self.newest[gpu.vendor]) * self.width.get(dtype, 1.0)
         demand = energy * (gpu.clock * 1e-9 / self.at) ** self.rise * (gpu.matrix_peak(dtype) * 1e-12)

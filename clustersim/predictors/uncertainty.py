@@ -170,7 +170,7 @@ def _combined(names: Sequence[str], deviations: Floats) -> float:
 
 
 def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:
-    """Return the 80 % intervals of distinct kernels. Raise InputError for invalid kernels.
+    """Return the 80 % intervals of distinct kernels. Raises InputError for invalid kernels.
 
     seconds: forecasts of the kernels (kernels,).
     """

@@ -45,8 +45,8 @@ def shipped(name: str) -> Path:
 
 
 def save(path: Path, weights: Weights) -> None:
-    """Write weights to a file, completely or not at all. Raise InputError if the path cannot be written, and DiskFullError if the
-    disk is full."""
+    """Write weights to a file, completely or not at all. Raises InputError if the path cannot be written, and DiskFullError if
+    the disk is full."""
     from safetensors.numpy import save as pack
 
     tensors = {
@@ -60,7 +60,7 @@ def save(path: Path, weights: Weights) -> None:
 
 
 def read(path: Path, predictor: str) -> Weights:
-    """Return the weights in a file. predictor: its name, which the file's metadata must have. Raise DataError if the file is
+    """Return the weights in a file. predictor: its name, which the file's metadata must have. Raises DataError if the file is
     missing, damaged, or of another predictor."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -100,7 +100,7 @@ def _metadata(raw: bytes) -> dict[str, Any]:
 
 
 def _nested(path: Path, tensors: Mapping[str, Any]) -> dict[str, dict[str, Floats]]:
-    """Return {class: {parameter: array}} of tensors named `class|parameter`. Raise DataError if a number is not finite."""
+    """Return {class: {parameter: array}} of tensors named `class|parameter`. Raises DataError if a number is not finite."""
     result: dict[str, dict[str, Floats]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("|")

@@ -22,7 +22,7 @@ _COMPLETE = (set("FB"), set("FIW"))
 def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the schedule `name` for `stages` pipeline ranks with `chunks` stages each.
 
-    name: file in `kinds/`, alias, or schedule of a plugin, which is checked each time. Raise UnknownNameError for an unknown
+    name: file in `kinds/`, alias, or schedule of a plugin, which is checked each time. Raises UnknownNameError for an unknown
     name, InputError for unsupported sizes and for a plugin that fails or returns an illegal schedule.
 
     >>> [" ".join(map(str, row)) for row in load("1f1b", stages=2, microbatches=2)]
@@ -41,7 +41,7 @@ def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule
 
 
 def group(name: str) -> tuple[int, ...]:
-    """Return (microbatches per group,) from a name such as `interleaved/5`, else (). Raise InputError for an invalid number.
+    """Return (microbatches per group,) from a name such as `interleaved/5`, else (). Raises InputError for an invalid number.
 
     >>> group("interleaved/5"), group("1f1b")
     ((5,), ())

@@ -44,7 +44,7 @@ def time_actions(
 ) -> tuple[tuple[TimedAction, ...], ...]:
     """Return the timed actions of each rank; every action starts as early as its rank and its dependencies allow.
 
-    cost: {letter: duration}. Two paired actions take the sum of their durations and end together. Raise SimulationError at a
+    cost: {letter: duration}. Two paired actions take the sum of their durations and end together. Raises SimulationError at a
     deadlock, with the first stuck rank, its action and the action it waits for.
     """
     ends: dict[Action, float] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.figures.canvas import FAINT, INK, PART_COLOURS, Canvas
 from clustersim.figures.plot import GRID, AxisRange, Plot
 from clustersim.report.breakdown import PARTS
-from clustersim.units import duration
+from clustersim.units import duration, seconds
 from clustersim.validate.evaluate import Outcome
 
 COLOURS = (
@@ -42,7 +42,7 @@ def scatter(rows: Sequence[Outcome]) -> Canvas:
     decades = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
     axis = AxisRange(low, high, True, tuple(10.0**power for power in decades))
     plot = Plot("Predicted against measured step time", axis, axis, size=(WIDE, HIGH))
-    plot.frame("measured step", "predicted step", _time, _time)
+    plot.frame("measured step", "predicted step", seconds, seconds)
     for factor, colour in ((1.3, GRID), (1 / 1.3, GRID), (1.1, FAINT), (1 / 1.1, FAINT), (1.0, INK)):
         first, last = max(low, low / factor), min(high, high / factor)
         plot.line((first, first * factor), (last, last * factor), colour, dashed=factor != 1)
@@ -56,11 +56,6 @@ def scatter(rows: Sequence[Outcome]) -> Canvas:
         plot.canvas.marks([(plot.left + 16, down)], *mark)
         plot.canvas.text((plot.left + 28, down), name, 12, anchor="start")
     return plot.canvas
-
-
-def _time(seconds: float) -> str:
-    """Return seconds as a label, such as `10 ms`."""
-    return f"{seconds:g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
 
 
 def spread(groups: Mapping[str, Sequence[float]]) -> Canvas:
@@ -96,10 +91,10 @@ def bar(row: Outcome) -> Canvas:
     """Return a bar of the parts of an outcome's step, above a line of the measured time; the longer fills the width."""
     scale, canvas, x = 260 / max(row["measured_s"], row["predicted_s"]), Canvas(260, 22, ""), 0.0
     for part in PARTS:
-        seconds = row["breakdown_s"].get(part) or 0.0
-        if seconds > 0:
-            canvas.bar((x, 2), (scale * seconds, 12), PART_COLOURS[part], tip=f"{part}: {duration(seconds)}")
-        x += scale * seconds
+        taken = row["breakdown_s"].get(part) or 0.0
+        if taken > 0:
+            canvas.bar((x, 2), (scale * taken, 12), PART_COLOURS[part], tip=f"{part}: {duration(taken)}")
+        x += scale * taken
     canvas.line((0, 18), (scale * row["measured_s"], 18), 2.5, INK)
     return canvas
 

@@ -118,8 +118,7 @@ LAUNCHES = {
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_headers_and_launchers_say_nodes_and_gpus(name):
     launcher, machine = LAUNCHES[name]
-    found = imported("train.sh", f"{launcher} python pretrain_gpt{PROGRAM}\n", ImportRequest({}, {}))
-    assert found.machine == machine
+    assert read(text=f"{launcher} python pretrain_gpt{PROGRAM}")[0].machine == machine
 
 
 SAYS = {

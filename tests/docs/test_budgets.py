@@ -42,7 +42,7 @@ NOT_YET = {
     "validate": 3_403,
     "predictors": 3_116,
     "parallel": 3_657,
-    "config": 2_937,
+    "config": 2_940,
     "model": 3_716,
     "convert": 4_826,
     "optimization, planning, sweeps, explain, costs": 7_772,

@@ -123,7 +123,7 @@ def _errors(title: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _only(found: Found, title: str) -> str:
     """Return the page's table with a title; "" if the validation does not have it."""
-    return next((_table(head, rows) for name, head, rows in tables(found, ()) if name == title), "")
+    return next((_table(head, rows) for name, head, rows in tables(found, found["runs"]) if name == title), "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

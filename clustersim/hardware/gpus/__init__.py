@@ -70,7 +70,7 @@ def spelled(text: str) -> Gpu | None:
 
 
 def _foreign(path: Path) -> Gpu:
-    """Return the GPU of a user's file. Raise InputError if it has the name of a shipped GPU, as the name selects measurements."""
+    """Return the GPU of a user's file. Raises InputError for the name of a shipped GPU, as the name selects measurements."""
     gpu = validate(Gpu, read(path))
     shipped = FOLDER / f"{gpu.name}.yaml"
     if exists(shipped) and path.exists() and not shipped.samefile(path):

@@ -54,6 +54,6 @@ METHOD = Method("habitat", seconds, ("mlp.0.weight", "low", "high", "mean", "std
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the weights of a file; None: the shipped weights. Raise DataError if the file is missing or
+    """Return the predictor with the weights of a file; None: the shipped weights. Raises DataError if the file is missing or
     damaged."""
     return open_weights(METHOD, weights)

@@ -35,6 +35,6 @@ METHOD = Method("linear", seconds, ("slope",))
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the weights of a file; None: the shipped weights. Raise DataError if the file is missing or
+    """Return the predictor with the weights of a file; None: the shipped weights. Raises DataError if the file is missing or
     damaged."""
     return open_weights(METHOD, weights)

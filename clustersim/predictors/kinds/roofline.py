@@ -42,7 +42,7 @@ class Roofline(Predictor):
 
 
 def load(weights: Path | None = None) -> Predictor:
-    """Return the roofline, which has no weights. Raise DataError if `weights` is not None."""
+    """Return the roofline, which has no weights. Raises DataError if `weights` is not None."""
     if weights is not None:
         raise DataError(f"{weights}: the roofline has no weights; leave the file out")
     return Roofline()

@@ -74,7 +74,7 @@ def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
 
 
 def similar_gpus(gpu: Gpu) -> Iterator[Gpu]:
-    """Yield a GPU, the GPU that its `like` names, that GPU's `like`, and so on. Raise UnknownNameError for an unknown name."""
+    """Yield a GPU, the GPU that its `like` names, that GPU's `like`, and so on. Raises UnknownNameError for an unknown name."""
     visited: set[str] = set()
     while gpu.name not in visited:
         visited.add(gpu.name)
