@@ -110,6 +110,8 @@ MARKS = {
     "tick": ("m0-7v14", 0.8, "|"),
 }
 """{kind of mark: (SVG path from its middle, width of its lines in pixels, matplotlib's marker)}"""
+GROUP_MARKS = ("dot", "cross", "plus", "triangle")
+"""Kinds of marks for groups of points, for readers who cannot distinguish colours."""
 
 
 class Marks(NamedTuple):

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 
 import polars as pl
 
-from clustersim.figures.canvas import Canvas, svg
-from clustersim.figures.files import available, content
+from clustersim.figures import files
+from clustersim.figures.canvas import GROUP_MARKS, Canvas, svg
 from clustersim.figures.plot import AxisRange, Plot
 from clustersim.lab.evaluate import errors
 from clustersim.lab.model_card import percent
@@ -22,7 +22,6 @@ from clustersim.writing import save
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Okabe and Ito (2008), distinguishable by colour-blind readers, without the yellow that is faint on paper."""
-MARKS = ("dot", "cross", "plus", "triangle")
 NEWS = {"GPU": COLOURS[1], "kernels": COLOURS[0], "nothing": "#777777"}
 """{what training had not seen: colour}"""
 POINTS = 1500
@@ -98,7 +97,7 @@ def figures(frame: pl.DataFrame) -> Iterator[Figure]:
 def _looks(frame: pl.DataFrame) -> dict[str, MarkLook]:
     """Return {GPU: (colour, mark)}, distinct for up to 28."""
     names = sorted(frame["gpu"].unique().to_list())
-    return {gpu: (COLOURS[i % len(COLOURS)], MARKS[i % len(MARKS)]) for i, gpu in enumerate(names)}
+    return {gpu: (COLOURS[i % len(COLOURS)], GROUP_MARKS[i % len(GROUP_MARKS)]) for i, gpu in enumerate(names)}
 
 
 def _legend(canvas: Canvas, looks: Mapping[str, MarkLook]) -> None:
@@ -196,7 +195,7 @@ def _boards(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, MarkLook]:
     y = AxisRange(-0.6, len(rows) - 0.4, ticks_at=tuple(range(len(rows))))
     plot = new(kind, _shares(row["p90"] for row in rows), y)
     plot.frame("absolute error", "", _percents, lambda place: str(rows[round(place)]["gpu"]))
-    found = {f"unseen: {new}": (colour, MARKS[i]) for i, (new, colour) in enumerate(NEWS.items())}
+    found = {f"unseen: {new}": (colour, GROUP_MARKS[i]) for i, (new, colour) in enumerate(NEWS.items())}
     for place, row in enumerate(rows):
         colour, mark = found[f"unseen: {row['new']}"]
         plot.canvas.line(plot.at((row["median"], place)), plot.at((row["p90"], place)), 6.0, colour, 0.3)
@@ -257,7 +256,7 @@ def _table(frame: pl.DataFrame) -> str:
 
 def png_available() -> None:
     """Raise InputError if matplotlib is not installed."""
-    available("leave --png out: the page has the same plots")
+    files.available("leave --png out: the page has the same plots")
 
 
 def write_png(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:
@@ -266,5 +265,5 @@ def write_png(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:
     paths = []
     for figure in (figure for frame in frames for figure in figures(frame)):
         paths.append(folder / f"{figure.name}.png")
-        save(paths[-1], content(figure.canvas, ".png"))
+        files.write(paths[-1], figure.canvas)
     return paths

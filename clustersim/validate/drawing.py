@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from clustersim.figures.canvas import FAINT, INK, PART_COLOURS, Canvas
+from clustersim.figures.canvas import FAINT, GROUP_MARKS, INK, PART_COLOURS, Canvas
 from clustersim.figures.plot import GRID, AxisRange, Plot
 from clustersim.report.breakdown import PARTS
 from clustersim.units import duration, seconds
@@ -18,9 +18,7 @@ COLOURS = (
     *("#1f77b4", "#d95f02", "#2a9d5c", "#c2185b", "#7b5bd6"),
     *("#8c6d31", "#0e9aa7", "#b5a300", "#6b7280", "#e07b91"),
 )
-"""Colours of GPU architectures; MARKS differ too, for readers who cannot distinguish colours."""
-MARKS = ("dot", "cross", "plus", "triangle")
-"""Marks of GPU architectures."""
+"""Colours of GPU architectures, whose marks differ too."""
 BAND = "#e3e8ed"
 """Colour of the band of errors of ±10 %."""
 MOST_TITLES = 5_000
@@ -48,7 +46,7 @@ def scatter(rows: Sequence[Outcome]) -> Canvas:
         plot.line((first, first * factor), (last, last * factor), colour, dashed=factor != 1)
     names = [name for name, _ in Counter(str(row["architecture"]) for row in rows).most_common()]
     for number, name in enumerate(names):
-        mark = MARKS[number % len(MARKS)], COLOURS[number % len(COLOURS)]
+        mark = GROUP_MARKS[number % len(GROUP_MARKS)], COLOURS[number % len(COLOURS)]
         shown = [row for row in rows if row["architecture"] == name]
         tips = [_tooltip(row) for row in shown] if len(rows) <= MOST_TITLES else ()
         plot.marks([(row["measured_s"], row["predicted_s"]) for row in shown], *mark, tips)

@@ -309,7 +309,7 @@ class _Draft:
         run, text = self.run, f"{self.run.recompute} {self.run.original_recompute}".lower()
         saved_names = [name for name in typing.get_args(Saved) if re.search(rf"\b{name}\b", text)]
         modules = [name for name in typing.get_args(RecomputeModule) if re.search(rf"(?<!for )\b{name}\b", text)]
-        modules = [] if set(modules) & set(saved_names) else modules  # MaxText's saves are named alike
+        modules = [] if set(modules) & set(saved_names) else modules  # MaxText's saves have the same names
         attention = re.match(r"\s*(?:core |self[- ])?att(?:n|ention)(?: only)?\s*$", run.recompute.lower())
         named = re.split(r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", text))
         named += ["selective"] * bool(saved_names or modules or attention)

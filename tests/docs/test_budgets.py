@@ -46,7 +46,7 @@ NOT_YET = {
     "model": 3_716,
     "convert": 4_826,
     "optimization, planning, sweeps, explain, costs": 7_772,
-    "figures, pages, serve": 3_648,
+    "figures, pages, serve": 3_650,
     "calibration": 818,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_284,
     "lab": 5_062,

@@ -146,7 +146,7 @@ def test_mixed_precision_update_moves_46_bytes_a_parameter_and_clears_the_gradie
 
 
 def test_zero_2_frees_the_gradients_of_other_ranks_once_their_bucket_is_reduced():
-    """DeepSpeed, stage_1_and_2.py, clear_grad_attribute: two buckets beside the rank's share."""
+    """DeepSpeed, stage_1_and_2.py, clear_grad_attribute: two buckets in addition to the rank's share."""
     split = {
         "parallelism__dp": 8,
         "parallelism__tp": 1,
