@@ -1,10 +1,10 @@
 /* The event loop in C. It uses Python's stable ABI, so that one build serves every Python from 3.11 on.
  *
  * Ranks and streams are executed as in `loop.py`, function by function, which explains that: a change of one is a change of both.
- * What holds links, or takes SMs or memory bandwidth from computation, is here alone; `loop.py` hands it to SimPy's fabric
+ * What uses links, or takes SMs or memory bandwidth from computation, is here alone; `loop.py` hands it to SimPy's fabric
  * (`fabric.py`, `slowing.py`), which gives the same times event by event. The tests hold all three to each other.
  *
- * A task that holds links sleeps until it would end alone. When another task begins with which it could overfill a link, both
+ * A task that uses links sleeps until it would end alone. When another task begins with which it could overfill a link, both
  * wake: each is found in the half segment that it has reached (the computation before a flow, or the flow) and continues event by
  * event, its bytes at max-min fair rates, until its links fit again. In the queue, at one time, tasks that end come first, then
  * those that begin, then `solve`.
@@ -40,7 +40,7 @@ typedef struct Job Job;
 
 typedef struct { Running *task; double weight; int32_t place; } Crossing; /* bytes that cross a link; place: of the link in its task */
 
-typedef struct Row { /* a task that holds a link */
+typedef struct Row { /* a task that uses a link */
     Running *task;
     struct Row *next, *last;
     int32_t link, at; /* at: place among what crosses the link */
@@ -334,7 +334,12 @@ static void start(Loop *w, Job *job, int32_t leader, int32_t slot, double time, 
 
 static void arrive(Loop *w, Job *job, int32_t event, double time, int32_t cause)
 {
-    int32_t meeting = job->event_meeting[event], leader = job->meeting_leader[meeting];
+    int32_t meeting = job->meetings ? job->event_meeting[event] : -1;
+    if (meeting < 0) {
+        start(w, job, event, job->task[event], time, cause);
+        return;
+    }
+    int32_t leader = job->meeting_leader[meeting];
     double latest = job->meeting_time[meeting];
     if (leader < 0)
         job->meeting_leader[meeting] = leader = event;
@@ -350,14 +355,6 @@ static void arrive(Loop *w, Job *job, int32_t event, double time, int32_t cause)
     }
     if (++job->arrived[meeting] == job->meeting_size[meeting])
         start(w, job, leader, job->meeting_slot[meeting], job->meeting_time[meeting], job->meeting_cause[meeting]);
-}
-
-static void come(Loop *w, Job *job, int32_t event, double time, int32_t cause)
-{
-    if (job->meetings && job->event_meeting[event] >= 0)
-        arrive(w, job, event, time, cause);
-    else
-        start(w, job, event, job->task[event], time, cause);
 }
 
 /* The last task that a wait for a stream is for; -2 where there is none. */
@@ -417,7 +414,7 @@ static int ran(Loop *w, Job *job, int32_t rank, int64_t p, int32_t task)
     if (job->task[event] < 0) {
         job->task[event] = task;
         job->asked[event] = job->now[rank];
-        come(w, job, event, job->now[rank], job->now_event[rank]);
+        arrive(w, job, event, job->now[rank], job->now_event[rank]);
     }
     end = job->end[event];
     if (end < 0.0) {
@@ -451,7 +448,7 @@ static void launch(Loop *w, Job *job, int32_t event)
         time = job->asked[event];
         cause = job->cause[event];
     }
-    come(w, job, event, time, cause);
+    arrive(w, job, event, time, cause);
 }
 
 static void launched(Loop *w, Job *job, int32_t rank, int64_t p, int32_t task)
@@ -975,7 +972,7 @@ static void keep_ends(Loop *w, Running *task)
     job->ended_start[++job->ended_count] = job->ended_size;
 }
 
-/* End a sleeping task, after it has made up for lost computation, and continue all that waited for it. */
+/* End a sleeping task, after it has made up for lost computation, and continue the ranks and tasks that waited for it. */
 static int finish(Loop *w, Running *task, double now)
 {
     Job *job = task->job;

@@ -39,7 +39,7 @@ from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.host import Launcher
 from clustersim.parallel.job import Job
 from clustersim.parallel.offload import DIRECTIONS, offloads
-from clustersim.topology.host_links import with_host_links as with_hosts
+from clustersim.topology.host_links import with_host_links
 from clustersim.topology.model import Topology
 
 
@@ -136,7 +136,7 @@ def task_begins(programs: Sequence[Program], role: Ints) -> Ints:
 
 def demand_of(works: Sequence[Work], topology: Topology) -> Demand:
     """Return the loads of jobs before folding; with links to hosts if a job offloads."""
-    topology = with_hosts(topology) if any(offloads(w.job) for w in works) else topology
+    topology = with_host_links(topology) if any(offloads(w.job) for w in works) else topology
     return demand(topology, [tenant(w.job, topology, w.gpus, collectives(w.scripts)) for w in works])
 
 

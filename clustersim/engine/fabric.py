@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
 from simpy.events import NORMAL
 
+from clustersim.arrays import Floats
 from clustersim.engine.flows import FITS, Flow, solve
 from clustersim.model.operator import Collective
 
@@ -108,7 +110,7 @@ class Activity:
 
     @classmethod
     def alone(cls, *seconds: float) -> Activity:
-        """Return an activity without flows: a computation per value of `seconds`, in order. Without values it takes no time."""
+        """Return an activity without flows: a computation per value of `seconds`, in order. Without values it lasts 0 s."""
         rows = [(own, 0.0, 0.0, 0.0, 0.0) for own in seconds]
         return cls(SegmentTimes(rows, (), [-1] * len(rows)), (), {})
 
@@ -154,8 +156,8 @@ LinkRates = Sequence[tuple[int, float]]
 """Links, and the bytes/s that is taken of each if nothing is slowed."""
 
 
-def _demand(flow: Flow) -> LinkRates:
-    """Return the demand of a flow."""
+def link_rates(flow: Flow) -> LinkRates:
+    """Return the bytes/s that a flow at its bound takes of each of its links."""
     return list(zip(flow.links.tolist(), (flow.bound * flow.weights).tolist(), strict=True))
 
 
@@ -193,9 +195,9 @@ class Transfer(Signal):
 
     __slots__ = ("demand", "flow", "lands", "left", "rate", "since", "slowed", "timer")
 
-    def __init__(self, flow: Flow, since: float, lands: float) -> None:
+    def __init__(self, flow: Flow, demand: LinkRates, since: float, lands: float) -> None:
         super().__init__()
-        self.flow, self.demand, self.lands = flow, _demand(flow), lands
+        self.flow, self.demand, self.lands = flow, demand, lands
         self.rate, self.left, self.since = 0.0, flow.size, since
         """Bytes/s, and the bytes that were left at a time."""
         self.slowed = False
@@ -204,8 +206,11 @@ class Transfer(Signal):
         """Event at which all bytes have moved, as long as the rate stays."""
 
 
-Parts = Sequence[tuple[Segment, float, float]]
-"""Segments of an activity, each with the ends of its computation and of its flow if alone, in seconds from the begin."""
+Parts = Sequence[tuple[Segment, LinkRates, float, float]]
+"""Segments of an activity, each with its flow's demand, and its half segments' ends if alone, in seconds after the start."""
+
+
+Done = Callable[[list[float] | None], None]
 
 
 class Running:
@@ -213,9 +218,7 @@ class Running:
 
     __slots__ = ("begin", "demand", "done", "parts", "timer")
 
-    def __init__(
-        self, parts: Parts, demand: LinkRates, done: Callable[[list[float] | None], None], begin: float
-    ) -> None:
+    def __init__(self, parts: Parts, demand: LinkRates, done: Done, begin: float) -> None:
         self.parts, self.demand, self.done, self.begin = parts, demand, done, begin
         self.timer: simpy.Event | None = None
         """Its end, while it sleeps; None while it moves event by event."""
@@ -223,19 +226,18 @@ class Running:
 
 def _parts_of(activity: Activity) -> tuple[Parts, LinkRates]:
     """Return the segments of an activity that needs links, and the largest bytes/s that one of its flows takes of each link."""
-    most: dict[int, float] = {}
-    for flow in activity.flows:
-        for link, rate in _demand(flow):
-            most[link] = max(most.get(link, 0.0), rate)
-    ends = activity.ends
-    return list(zip(activity.segments, ends[::2], ends[1::2], strict=True)) if most else [], list(most.items())
+    demands, most = [link_rates(flow) for flow in activity.flows], dict[int, float]()
+    for link, rate in chain(*demands):
+        most[link] = max(most.get(link, 0.0), rate)
+    ends, own = activity.ends, [demands[place] if place >= 0 else [] for place in activity.timing.order]
+    return list(zip(activity.segments, own, ends[::2], ends[1::2], strict=True)) if most else [], list(most.items())
 
 
 class Fabric:
     """Links that transfers share. capacity: bytes/s of each link that can be a bottleneck."""
 
-    def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
-        self.env, self.capacity = env, np.array(list(capacity), float)
+    def __init__(self, env: simpy.Environment, capacity: Floats | Sequence[float]) -> None:
+        self.env, self.capacity = env, np.asarray(capacity, float)
         self.limit: list[float] = (FITS * self.capacity).tolist()
         """Bytes/s of each link up to which it slows nothing."""
         self.moving: dict[Transfer, None] = {}
@@ -255,7 +257,7 @@ class Fabric:
         self._parts: dict[Activity, tuple[Parts, LinkRates]] = {}
         """Segments of each activity that needs links, and the largest bytes/s that it takes of each link."""
 
-    def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
+    def start(self, activity: Activity, done: Done) -> None:
         """Start `activity` now. `done` is called at its end with the ends of its half segments (None: as if idle)."""
         if (known := self._parts.get(activity)) is None:
             known = self._parts[activity] = _parts_of(activity)
@@ -271,8 +273,8 @@ class Fabric:
                 tight.append(link)
         if tight:
             # all that crosses a link which may be overfilled now moves event by event, those that sleep from here on
-            for one in dict.fromkeys(one for link in tight for one in self.holders[link] if one.timer is not None):
-                if one.timer is not None:  # else what another one's end has started woke it
+            for one in dict.fromkeys(chain(*(self.holders[link] for link in tight))):
+                if one.timer is not None:  # else it moves already; what another one's end has started may have woken it
                     one.timer.callbacks.clear()
                     one.timer = None
                     follow(self._play(one))
@@ -293,7 +295,7 @@ class Fabric:
         """Execute the segments of an activity in order, from now on: what was over while it slept ended as if alone."""
         env, begin, ends, slowed = self.env, own.begin, list[float](), False
         now = env.now
-        for segment, computed, over in own.parts:
+        for segment, demand, computed, over in own.parts:
             # what nothing has slowed ends exactly at its ideal time: sums of its parts would differ in the last digit, and
             # where transfers meet again and again, each meeting may double that
             start = max(now + segment.compute, begin + segment.launched) if slowed else begin + computed
@@ -308,7 +310,7 @@ class Fabric:
                 if flow.size and len(flow.links) and lands > now:
                     if start + flow.latency > now:
                         yield self.at(start + flow.latency)
-                    transfer = self.move(flow, lands, start + flow.latency)
+                    transfer = self.move(flow, demand, lands, start + flow.latency)
                     yield transfer
                     now = env.now
                     if transfer.slowed:  # what is computed beside the flow began with it, and both are waited for
@@ -328,15 +330,18 @@ class Fabric:
             delay = math.nextafter(delay, math.inf)
         return self.env.timeout(delay)
 
-    def move(self, flow: Flow, lands: float, since: float | None = None) -> Transfer:
-        """Start a transfer and return it. lands: time at which it ends if nothing slows it.
+    def call_at(self, time: float, action: Callable[[], None]) -> None:
+        """Call `action` at an absolute time in seconds; now if rounding puts it in the past."""
+        self.at(time).callbacks.append(lambda _: action())
 
-        since: time at which its bytes began to move, at their bound; None: now.
+    def move(self, flow: Flow, demand: LinkRates, lands: float, since: float) -> Transfer:
+        """Start a transfer and return it. demand: `link_rates(flow)`. lands: time at which it ends if nothing slows it.
+
+        since: time at which its bytes began to move, at their bound.
         """
-        now = self.env.now
-        transfer = Transfer(flow, now if since is None else since, lands)
+        transfer = Transfer(flow, demand, since, lands)
         self.moving[transfer] = None
-        if transfer.since < now:
+        if since < self.env.now:
             transfer.rate = flow.bound
         if not self._load(transfer, 1) or transfer.rate:
             self._settle(transfer, flow.bound)

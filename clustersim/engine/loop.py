@@ -2,14 +2,14 @@
 
 A rank goes through the tasks of its passes in the order in which it launches them. What it computes, it waits for; what it
 launches on another stream waits there for the task before it. A task whose end nothing can change ends ahead of time, without
-an event. A task that holds links, or that makes computation on its rank longer, becomes an event, which runs on the links of
+an event. A task that uses links, or that makes computation on its rank longer, becomes an event, which runs on the links of
 SimPy's fabric (`fabric.py`, `slowing.py`).
 
 What follows here is function by function in `_loop.c` too: a change of one is a change of both, and the tests hold them to each
 other and to SimPy (`engine/simulate.py`).
 
 Example: rank 0 computes F0 from 0 to 2 s and sends it; rank 1 waits for that message. Rank 0 executes its passes up to the
-first wait that it cannot fulfil; the message holds a link, so it becomes an event at 2 s. When it ends, at 3 s, rank 1 goes on.
+first wait that it cannot fulfil; the message uses a link, so it becomes an event at 2 s. When it ends, at 3 s, rank 1 goes on.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _Job(StepState):
     def __init__(self, number: int, fabric: Fabric, job: LoopJob) -> None:
         super().__init__(fabric, job)
         self.number, self.idle, self.ranks, self.events = number, job.idle.tolist(), job.shape.ranks, job.shape.events
-        self.holds = (lengths(job.held.link_start) > 0).tolist()
-        """Whether each kind of task holds links."""
+        self.uses_links = (lengths(job.held.link_start) > 0).tolist()
+        """Whether each kind of task uses links."""
         losses = job.losses
         self.slows = (losses.taking | losses.losing).tolist() if losses else [False] * len(self.op)
         """Whether each task makes computation on its rank longer, or may become longer itself."""
@@ -83,7 +83,7 @@ class Loop:
     def __init__(self, capacity: Floats, jobs: Sequence[LoopJob]) -> None:
         """capacity: bytes/s of each link."""
         self.env = Environment()
-        self.fabric = Fabric(self.env, capacity.tolist())
+        self.fabric = Fabric(self.env, capacity)
         self.jobs = [_Job(number, self.fabric, job) for number, job in enumerate(jobs)]
         self.ending: dict[int, float] = {}
         """{number of a job whose step has no open ends: time (s) when the step ends}"""
@@ -97,7 +97,7 @@ class Loop:
         job = self.jobs[number]
         job.again(begin)
         job.ready.extend(range(-job.ranks, 0))
-        self.fabric.at(begin).callbacks.append(lambda _: self.go_on(job))
+        self.fabric.call_at(begin, partial(self.go_on, job))
 
     def last(self, job: _Job) -> None:
         """End a step of a job now."""
@@ -138,7 +138,7 @@ class Loop:
                 return
             job.over = max(job.begin, max(job.end, default=job.begin))
             self.ending[job.number] = job.over
-            self.fabric.at(job.over).callbacks.append(lambda _: self.last(job))
+            self.fabric.call_at(job.over, partial(self.last, job))
 
     def advance(self, job: _Job, rank: int) -> None:
         """Execute the tasks of a rank until the first one whose end is not known yet."""
@@ -216,10 +216,7 @@ class Loop:
         event = job.pass_event[p] + job.event[task]
         if job.task[event] < 0:  # not begun
             job.task[event], job.asked[event] = task, job.now[rank]
-            if len(job.meeting) and job.meeting[event] >= 0:
-                self.arrive(job, event, job.now[rank], job.now_event[rank])
-            else:
-                self.start(job, event, task, job.now[rank], job.now_event[rank])
+            self.arrive(job, event, job.now[rank], job.now_event[rank])
         end = job.end[event]
         if end < 0.0:
             self.register(job, event, job.events + rank)
@@ -263,10 +260,7 @@ class Loop:
             if not self.waited(job, event, rank, p, task, job.asked, job.cause, event):
                 return
             time, cause = job.asked[event], job.cause[event]
-        if len(job.meeting) and job.meeting[event] >= 0:
-            self.arrive(job, event, time, cause)
-        else:
-            self.start(job, event, task, time, cause)
+        self.arrive(job, event, time, cause)
 
     def host(self, job: _Job, rank: int, p: int, task: int, op: int) -> None:
         """Execute a task of the host: launch kernels or mark its progress (BUSY), or wait for its GPU (DRAIN).
@@ -284,8 +278,11 @@ class Loop:
         job.launched[rank, job.stream[task]].append(event)
 
     def arrive(self, job: _Job, event: int, time: float, cause: int) -> None:
-        """Note that a rank has reached a task that several ranks start together; the last rank to arrive starts the task."""
-        meeting = job.meeting[event]
+        """Start a task that a rank has reached; one that several ranks start together starts when the last of them arrives."""
+        meeting = job.meeting[event] if len(job.meeting) else -1
+        if meeting < 0:
+            self.start(job, event, job.task[event], time, cause)
+            return
         leader = job.meeting_leader[meeting]
         if leader < 0:
             job.meeting_leader[meeting] = leader = event
@@ -308,17 +305,14 @@ class Loop:
             together.append(event)
             slows |= job.slows[job.task[event]]
             event = job.mate[event]
-        if not slows and not job.holds[kind]:
+        if not slows and not job.uses_links[kind]:
             self.over(job, leader, time + job.idle[kind])
             return
         job.under_way += 1
-        done = partial(self.finish, job, leader)
-        self.fabric.at(time).callbacks.append(lambda _: job.run(together, kind, done))
+        self.fabric.call_at(time, partial(job.run, together, kind, partial(self.finish, job, leader)))
 
-    def finish(self, job: _Job, leader: int, segment_ends: list[float] | None) -> None:
-        """End a task that was an event, and continue all that waited for it."""
-        if segment_ends is not None:
-            job.segment_ends[leader] = segment_ends
+    def finish(self, job: _Job, leader: int) -> None:
+        """End a task that was an event, and continue the ranks and tasks that waited for it."""
         job.under_way -= 1
         self.over(job, leader, self.env.now)
         self.go_on(job)

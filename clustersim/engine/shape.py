@@ -277,7 +277,7 @@ def shape(plan: Plan) -> Shape:
     what, which, first, but, wait_chunk, receives = waits
     # what each rank has of its own: stages, messages and groups
     stages = [[*program.own, -1] for program in programs]  # chunk -1 is the last entry
-    own_stage, first_stage = np.array([*chain(*stages)], np.int64), offsets(np.array([*map(len, stages)], np.int64))
+    own_stage, first_stage = np.array([*chain(*stages)], np.int32), offsets(np.array([*map(len, stages)], np.int64))
 
     def stage(chunk: Ints, rank: Ints) -> Ints:
         own = role[rank]
@@ -325,13 +325,13 @@ def shape(plan: Plan) -> Shape:
         gives=gives,
         loses=loses,
         event=event,
-        stage=stage(chunk, rank_of_task).astype(np.int32),
+        stage=stage(chunk, rank_of_task),
         wait=wait,
         what=what,
         which=which,
         first=first,
         but=but,
-        wait_stage=stage(wait_chunk, rank_of_wait).astype(np.int32),
+        wait_stage=stage(wait_chunk, rank_of_wait),
         rank_pass=rank_pass,
         pass_task=pass_task.astype(np.int32),
         pass_end=pass_end.astype(np.int32),

@@ -8,7 +8,7 @@ fast. `_loop.c` gives the same times.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,7 +43,7 @@ def simulate(
     SimulationError at a deadlock.
     """
     env, total, done = Environment(), steps * sum(job.shape.events for job in jobs), 0
-    fabric, stop = Fabric(env, capacity.tolist()), env.event()
+    fabric, stop = Fabric(env, capacity), env.event()
     starts = starts or [0.0] * len(jobs)
     since, left = max(starts), [steps] * len(jobs)
 
@@ -69,9 +69,8 @@ def simulate(
         try:
             env.run(until=stop)  # not until the queue is empty: timers of rates that have changed are still in it
         except RuntimeError:
-            raise next(
-                (job.stuck() for job in repeated if job.left), SimulationError(f"deadlock at {env.now} s")
-            ) from None
+            stuck = (error for job in repeated for error in job.stuck())
+            raise next(stuck, SimulationError(f"deadlock at {env.now} s")) from None
     return tuple([replace(step, events=env.events, solves=fabric.solves) for step in job.found] for job in repeated)
 
 
@@ -85,7 +84,8 @@ class _RepeatedJob(StepState):
         super().__init__(fabric, job)
         self.env, self.tick, self.enough = env, tick, enough
         self.found: list[Record] = []
-        self.left = 0
+        self.at: list[tuple[int, int]] = []
+        """(current task, microbatch) of each rank; -1 for both after its last pass."""
 
     def repeat(self, start: float) -> SimpyProcess:
         """Execute step after step from `start` seconds on, as a SimPy process, and append the record of each to `self.found`.
@@ -96,7 +96,7 @@ class _RepeatedJob(StepState):
         while True:
             begin, ranks = self.env.now, self.shape.ranks
             self.reset(begin, unknown=begin)
-            self.left, self.pending = ranks, ranks + self.shape.events
+            self.pending = ranks + self.shape.events
             self.ended = bytearray(self.shape.events)
             self.over: dict[int, Signal] = defaultdict(Signal)
             """{event that others wait for: signal of its end}"""
@@ -105,7 +105,6 @@ class _RepeatedJob(StepState):
             self.meetings: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
             """{task that ranks start together: (time, event, cause) of each rank that has reached it}"""
             self.at = [(0, 0)] * ranks
-            """(current task, microbatch) of each rank."""
             self.all_over = self.env.event()
             for rank in range(ranks):
                 follow(self.rank(rank))
@@ -114,10 +113,11 @@ class _RepeatedJob(StepState):
             if self.enough(begin):
                 return
 
-    def stuck(self) -> SimulationError:
-        """Return the error of a step in which a rank cannot go on."""
-        rank = next(r for r, (task, _) in enumerate(self.at) if task >= 0)
-        return self.shape.stuck(*self.at[rank])
+    def stuck(self) -> Iterator[SimulationError]:
+        """Yield the error of each rank that cannot go on."""
+        for task, microbatch in self.at:
+            if task >= 0:
+                yield self.shape.stuck(task, microbatch)
 
     def rank(self, rank: int) -> ProcessGenerator:
         """Execute the passes of a rank."""
@@ -141,7 +141,6 @@ class _RepeatedJob(StepState):
                 else:
                     self.host(rank, task, event, now, entered)
         self.at[rank] = -1, -1
-        self.left -= 1
         self.count_down()
 
     def waited(self, rank: int, p: int, task: int, cause: int) -> Generator[simpy.Event | Signal, Any, int]:
@@ -196,7 +195,7 @@ class _RepeatedJob(StepState):
         self.arrive(event, cause)
 
     def after(self, before: Sequence[int], event: int, since: float, cause: int, _: object = None) -> None:
-        """Start an event, which nothing else holds up since `since` (seconds), once the events `before` it have ended.
+        """Start an event, which is ready at `since` (seconds), once the events `before` it have ended.
 
         cause: event whose end allowed it to start then.
         """
@@ -223,7 +222,7 @@ class _RepeatedJob(StepState):
         self.task[event], self.asked[event], self.start[event], self.cause[event] = task, time, time, before
         end = self.end[event] = time + self.activities[self.kind[task]].idle
         if end > self.env.now:
-            self.fabric.at(end).callbacks.append(lambda _: self.finish(event))
+            self.fabric.call_at(end, partial(self.finish, event))
         else:
             self.finish(event)
         self.launched[rank, self.stream[task]].append(event)
@@ -248,10 +247,8 @@ class _RepeatedJob(StepState):
             self.start[event], self.cause[event], self.leader[event] = now, cause, events[0]
         self.run(events, self.kind[slot], partial(self.done, events))
 
-    def done(self, events: list[int], segment_ends: list[float] | None) -> None:
-        """End events. segment_ends: ends of the half segments if a link was shared."""
-        if segment_ends is not None:
-            self.segment_ends[events[0]] = segment_ends
+    def done(self, events: list[int]) -> None:
+        """End events."""
         now = self.env.now
         for event in events:
             self.end[event] = now

@@ -18,13 +18,13 @@ from functools import partial
 
 import simpy
 
+from clustersim.engine.fabric import Done
 from clustersim.engine.times import Losses
 
 LEAST = 1e-14
 """Smaller shares are rounding errors of sums."""
 MOST = 1 - 1 / 128
 """Largest share of a GPU's SMs and of its memory's bandwidth that may be taken at one time: a pass keeps about one SM."""
-Done = Callable[[list[float] | None], None]
 Shares = tuple[float, float]
 
 

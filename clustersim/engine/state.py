@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
 
 from clustersim.arrays import Ints
-from clustersim.engine.fabric import Fabric
+from clustersim.engine.fabric import Done, Fabric
 from clustersim.engine.record import Record
-from clustersim.engine.slowing import Done, SlowedFabric
+from clustersim.engine.slowing import SlowedFabric
 from clustersim.engine.times import LoopJob
 
 
@@ -64,14 +64,21 @@ class StepState:
             return None
         return done[min(first, len(done)) - 1] if first else done[len(done) - 1 - but]
 
-    def run(self, events: Sequence[int], kind: int, done: Done) -> None:
-        """Start now an activity of kind `kind` that events have in common, on links or where communication makes it longer."""
+    def run(self, events: Sequence[int], kind: int, done: Callable[[], None]) -> None:
+        """Start an activity that events share, on links or where communication makes it longer, and call `done` at its end."""
+
+        def over(segment_ends: list[float] | None) -> None:
+            if segment_ends is not None:
+                self.segment_ends[events[0]] = segment_ends
+            done()
+
+        end: Done = over
         if self.slowed is not None:
             own = [self.task[event] for event in events]
             ranks = [self.task_rank[task] for task in own]
             idle = self.activities[kind].idle
-            done = self.slowed.begin(events[0], zip(own, ranks, strict=True), self.kind, idle, done)
-        self.fabric.start(self.activities[kind], done)
+            end = self.slowed.begin(events[0], zip(own, ranks, strict=True), self.kind, idle, over)
+        self.fabric.start(self.activities[kind], end)
 
     def record(self, engine: str, end: float, events: int) -> Record:
         """Return the step, which has ended at time `end` (s). events: number of events that the engine has processed."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.arrays import distinct, distinct_rows, entries
-from clustersim.engine.fabric import Fabric
+from clustersim.engine.fabric import Fabric, link_rates
 from clustersim.engine.flows import solve
 
 
@@ -97,7 +97,9 @@ def test_at_any_time_rates_are_those_of_all_that_moves_on_all_links(capacity, be
     fabric = Fabric(env, capacity)
     for at, size, bound, loads in began:
         flow = flow_of("p", 0.0, size, bound, *loads)
-        env.timeout(at).callbacks.append(lambda _, flow=flow: fabric.move(flow, env.now + flow.idle))
+        env.timeout(at).callbacks.append(
+            lambda _, flow=flow: fabric.move(flow, link_rates(flow), env.now + flow.idle, env.now)
+        )
     while env.peek() < np.inf:
         if env.peek() > env.now and fabric.moving:
             rates = [one.rate for one in fabric.moving]
