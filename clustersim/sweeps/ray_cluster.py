@@ -28,14 +28,21 @@ ATTEMPTS = 3
 """Number of workers that may be lost with the same points before these are given up."""
 CONNECT = 5.0
 """Seconds within which an address must answer."""
+LOST = ("WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "ObjectLostError")
+"""Names of Ray's exceptions for a task that ended with its worker."""
 _loaded: dict[str, SweepInputs] = {}
 """In a worker of Ray: inputs of the sweep, by its name."""
+
+
+class PointError(ClustersimError):
+    """The simulation of a point raised an error that `evaluate` does not expect."""
 
 
 def evaluated(name: str, begin: Sequence[Any], points: Sequence[Point]) -> tuple[str, list[Timed]]:
     """Return the versions of Python and clustersim of this worker, and the rows of points with the CPU time of each.
 
     name: of the sweep. begin: a reference to its `Begin`, in a sequence because Ray would otherwise copy it for each task.
+    Raises PointError if a simulation fails, to tell that from an error at the worker's start.
     """
     if name not in _loaded:
         import ray
@@ -44,7 +51,10 @@ def evaluated(name: str, begin: Sequence[Any], points: Sequence[Point]) -> tuple
         case = prepared(ray.get(begin[0]))
         assert case is not None  # workers of a sweep always receive its inputs
         _loaded[name] = case
-    return __version__, [timed(_loaded[name], point) for point in points]
+    try:
+        return __version__, [timed(_loaded[name], point) for point in points]
+    except Exception as error:
+        raise PointError(f"{type(error).__name__}: {error}".partition("\n")[0]) from error
 
 
 def rows(
@@ -58,6 +68,7 @@ def rows(
     with redirect_stdout(StringIO()), _connected(address) as ray:  # Ray prints messages about lost nodes
         task = ray.remote(num_cpus=1, max_retries=0)(evaluated)
         name, shared, failed = uuid4().hex, [ray.put(begin)], Counter[int]()
+        lost = tuple(getattr(ray.exceptions, lost_name) for lost_name in LOST)
 
         def started(places: Sequence[int]) -> Any:
             return task.remote(name, shared, [points[place] for place in places])
@@ -70,12 +81,7 @@ def rows(
                 places = calls.pop(done)
                 try:
                     version, timed_rows = ray.get(done)
-                except (
-                    ray.exceptions.WorkerCrashedError,
-                    ray.exceptions.OutOfMemoryError,
-                    ray.exceptions.NodeDiedError,
-                    ray.exceptions.ObjectLostError,
-                ):
+                except lost:
                     spent.lost += 1
                     failed.update(places)
                     if max(failed[place] for place in places) >= ATTEMPTS:
@@ -85,7 +91,7 @@ def rows(
                         raise ClustersimError(what) from None
                     calls |= {started([place]): (place,) for place in places}  # so that a crash loses no others
                 except ray.exceptions.RayError as error:
-                    raise _unable(error) from None
+                    raise _failure(error) from None
                 else:
                     _check_version(version)
                     yield from zip(places, timed_rows, strict=True)
@@ -133,10 +139,17 @@ def _unreachable(address: str, why: str) -> InputError:
     return InputError(f"{what}; start one with `ray start --head`, and give its address or auto")
 
 
-def _unable(error: Exception) -> ClustersimError:
-    why = str(error).strip().rpartition("\n")[2]
+def _failure(error: Exception) -> ClustersimError:
+    """Return the error to raise for a task that failed: in a simulation, in Ray itself, or at the start of its worker."""
+    import ray
+
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if not isinstance(error, ray.exceptions.RayTaskError):
+        return ClustersimError(f"the Ray cluster failed ({lines[0]})")
+    if isinstance(error.cause, PointError):
+        return ClustersimError(f"a simulation failed on a worker of the Ray cluster ({error.cause})")
     remedy = f"install clustersim {__version__} and the modules of --plugins on every node"
-    return ClustersimError(f"a worker of the Ray cluster cannot begin ({why}); {remedy}")
+    return ClustersimError(f"a worker of the Ray cluster cannot begin ({lines[-1]}); {remedy}")
 
 
 def _check_version(version: str) -> None:
