@@ -19,7 +19,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Work
 from clustersim.engine.fabric import HOST
-from clustersim.engine.program import READY, once_each
+from clustersim.engine.program import once_each
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import OperatorStep, Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
@@ -40,9 +40,10 @@ def step_kernels(work: Work, path: Path, bounds: Bounds) -> StepKernels:
     """
     critical, each = exposed(work, path)
     margin = bounds.margin(path.record.end, dict(zip(work.kernels, critical.sum(axis=0).tolist(), strict=True)))
-    tasks = [path.record.shape.task(number) for number in path.tasks.tolist()]
-    launches = [task for task in tasks if task.stream == HOST and task.kind != READY]  # the mark READY takes no launch
-    launched = sum(isinstance(item, Kernel) for task in launches for item in task.items)
+    shape = path.record.shape
+    # READY marks launch no kernel: shapes have them on a stream of their own
+    on_host = path.tasks[shape.stream[path.tasks] == shape.streams.index(HOST)]
+    launched = sum(isinstance(item, Kernel) for task in on_host.tolist() for item in shape.task(task).items)
     return StepKernels(margin, math.fsum((critical / each).ravel().tolist()) + launched)
 
 
@@ -55,9 +56,10 @@ def exposed(work: Work, path: Path) -> tuple[Floats, Floats]:
     kinds = plan.network.topology.kind_of(work.gpus[plan.first]).tolist()
     for task in np.flatnonzero(computed).tolist():
         seconds[kinds[int(shape.task_rank[task])], int(shape.line[task])] += float(computed[task])
-    result = np.zeros(each.shape)
+    result, counts = np.zeros(each.shape), dict[int, tuple[Ints, Ints]]()
     for (kind, line), own in seconds.items():
-        which, often = _counted(shape.lines[line].items, number)
+        items = shape.lines[line].items  # several lines share one list
+        which, often = counts.get(id(items)) or counts.setdefault(id(items), _counted(items, number))
         alone = often * each[kind, which]
         result[kind, which] += alone * (own / math.fsum(alone.tolist()))
     return result, each
@@ -68,5 +70,5 @@ def _counted(items: Steps, number: Mapping[OperatorStep, int]) -> tuple[Ints, In
     once = once_each(items, Kernel)  # layers repeat the same objects
     place = dict(zip(map(id, once), map(number.get, once), strict=True))
     found = Counter(map(place.get, map(id, items)))
-    del found[None]  # None stands for an item that is not a kernel
+    del found[None]  # None counts items that are not kernels
     return np.array(list(found), np.int64), np.array(list(found.values()), np.int64)
