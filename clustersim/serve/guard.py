@@ -132,7 +132,8 @@ class Guard:
         if self.hosts is not None:
             return name in self.hosts
         with suppress(ValueError):
-            return bool(ipaddress.ip_address(name))
+            ipaddress.ip_address(name)
+            return True
         return name in LOOPBACK or name == socket.gethostname().lower()
 
     def _unauthorized(self, request: HTTPConnection, client: str) -> Response | None:
@@ -169,7 +170,7 @@ def _limited(receive: Receive) -> Receive:
     due, size, more = asyncio.get_running_loop().time() + BODY_SECONDS, 0, True
 
     async def limited() -> Message:
-        """Return the next part of the body; after its end, what the connection has."""
+        """Return the next part of the body; after its end, the next message of the connection."""
         nonlocal size, more
         if not more:
             return await receive()
