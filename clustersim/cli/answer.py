@@ -51,7 +51,7 @@ def written_out(made: Mapping[str, Any]) -> str:
     return json.dumps(made, indent=1)
 
 
-def read_back(fields: Mapping[str, Any]) -> dict[str, Any]:
+def through_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields as a JSON reader sees them: tuples become lists, keys become text."""
     found: dict[str, Any] = json.loads(json.dumps(fields))
     return found

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.answer import look, read_back
+from clustersim.cli.answer import look, through_json
 from clustersim.cli.options import CommandOutput, MachineOption, ResultFolder, StandardOutput, TextOutput, on_machine
 from clustersim.errors import InputError, suggest
 from clustersim.units import seconds
@@ -140,7 +140,7 @@ def rerun(result: ResultFolder, output: StandardOutput) -> None:
 
     with output.progress() as progress:
         run = StoredRun.of(result)
-        found = read_back(run.again(progress).summary)
+        found = through_json(run.again(progress).summary)
     stored = read_summary(result)
     other = [key for key, value in found.items() if stored.get(key) != value]
     facts = {"question": run.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}

@@ -113,9 +113,9 @@ def _rests_on(explained: Explanation) -> Iterator[str]:
         yield from _whole(f"{printable(item.constant.name)}: {effect}; {item.source}")
 
 
-def _outcomes(result: Explanation, look: Look) -> Iterator[str]:
-    step = result.step_time
-    had = [(case, case.step_time) for case in result.outcomes if case.step_time is not None]
+def _outcomes(explained: Explanation, look: Look) -> Iterator[str]:
+    step = explained.step_time
+    had = [(case, case.step_time) for case in explained.outcomes if case.step_time is not None]
     longer = [f"{case.name} {_signed(seconds / step - 1)} %" for case, seconds in had if case.free and seconds > step]
     rows = [(case, seconds) for case, seconds in had if not case.free or seconds <= step]
     width = max((len(case.name) for case, _ in rows), default=0)
@@ -126,7 +126,7 @@ def _outcomes(result: Explanation, look: Look) -> Iterator[str]:
         yield f"  {name}  {duration(seconds):>9}  {change}  {_made_by(case, seconds < step)}"
     if longer:
         yield from _whole(f"free, and longer: {'; '.join(longer)}")
-    without = [case for case in result.outcomes if case.step_time is None]
+    without = [case for case in explained.outcomes if case.step_time is None]
     if without:
         yield from ("", "not to be had")
     for case in without:

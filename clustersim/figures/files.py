@@ -31,10 +31,8 @@ _FONTS = {"Helvetica": 1.0, "Arial": 1.0, "Liberation Sans": 1.0, "Nimbus Sans":
 def available(otherwise: str = "write a name that ends in .svg") -> None:
     """Raise InputError if matplotlib is not installed. otherwise: remedy for the message."""
     if find_spec("matplotlib") is None:
-        raise InputError(
-            "a PNG or PDF needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
-            f"or {otherwise}"
-        )
+        what = "a PNG or PDF needs matplotlib, which is not installed"
+        raise InputError(f"{what}; run pip install 'clustersim[plots]', or {otherwise}")
 
 
 def content(canvas: Canvas, ending: str) -> bytes:

@@ -19,7 +19,7 @@ class AxisRange(NamedTuple):
     high: float
     logarithmic: bool = False
     ticks_at: tuple[float, ...] = ()
-    """Ticks; none: round numbers."""
+    """Values with a tick; empty for round numbers."""
 
     def share(self, value: float) -> float:
         """Return the position of a value on the axis, 0 (low) to 1 (high)."""
@@ -27,7 +27,7 @@ class AxisRange(NamedTuple):
         return (at - low) / ((high - low) or 1.0)
 
     def ticks(self, most: int) -> list[float]:
-        """Return at most `most` round numbers on the axis: multiples of 1, 2 or 5, or of powers of ten if it is logarithmic."""
+        """Return `ticks_at`; without it at most `most` round numbers, such as multiples of 20; powers of ten if logarithmic."""
         if self.ticks_at:
             return list(self.ticks_at)
         if self.logarithmic:

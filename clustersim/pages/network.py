@@ -75,7 +75,7 @@ def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> 
 
 
 def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, holds: Floats) -> dict[str, object]:
-    """Return the row of link `i`, which stands for `many` identical ones."""
+    """Return the row of link `i`, one of `many` identical links."""
     a, b = ends(topology, i)
     return {
         "link": topology.link_name(i),

@@ -78,8 +78,8 @@ def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, ob
 
 def _distances(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, float]]:
     """Yield (property, doublings by which a run differs from a job in it)."""
-    known = _architecture(run.gpu) == topology.gpu.architecture
-    yield "GPU", 0.0 if run.gpu == topology.gpu.name else OTHER_GPU if known else OTHER_ARCHITECTURE
+    same_architecture = _architecture(run.gpu) == topology.gpu.architecture
+    yield "GPU", 0.0 if run.gpu == topology.gpu.name else OTHER_GPU if same_architecture else OTHER_ARCHITECTURE
     wide = job.training.precision
     same = wide == run.precision or {wide, run.precision} <= {"fp16", "bf16"}
     yield "precision", 0.0 if same else OTHER_PRECISION

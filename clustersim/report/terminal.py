@@ -131,8 +131,9 @@ def lines(
     """
     if brief:
         return [*_head(summary, look, False)[:4], *_warned(summary, look)]
-    known = [_memory(summary), link_lines(summary), _how(summary, took)]
-    if not verbose:
+    if verbose:
+        known = [_memory(summary), link_lines(summary), _how(summary, took)]
+    else:
         interval = summary["step_time_interval"].split(" (")[0].split("; ")[0]
         kernels = f"kernels: {summary['predictor']['name']}; interval: {interval}"
         known = [[*folded(kernels), *left_out(summary)]]
@@ -229,10 +230,8 @@ def _fits(memory: dict[str, Any], look: Look) -> Iterator[tuple[str, str]]:
     yield "memory", f"{words}, {gibibytes(need)} of {gibibytes(have)} ({100 * need / have:.0f} %)"
     yield "", band(need, have).said
     if "host_bytes" in memory:
-        yield (
-            "hosts",
-            f"{gibibytes(memory['host_bytes'])} of {gibibytes(memory['host_capacity_bytes'])} of a node's own memory",
-        )
+        used, capacity = gibibytes(memory["host_bytes"]), gibibytes(memory["host_capacity_bytes"])
+        yield "hosts", f"{used} of {capacity} of a node's own memory"
 
 
 def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -334,10 +333,8 @@ def link_lines(summary: dict[str, Any]) -> list[str]:
         )
         for one in links
     ]
-    return [
-        *folded("busiest link of each tier, and its share of the step; those first that limit the critical path"),
-        *_rows(rows),
-    ]
+    head = "busiest link of each tier, and its share of the step; those first that limit the critical path"
+    return [*folded(head), *_rows(rows)]
 
 
 def left_out(summary: dict[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ class TimedAction(NamedTuple):
 
 
 def dependencies(action: Action, pipeline: Pipeline) -> tuple[Action, ...]:
-    """Return the actions that must end before `action` can start. B stands for either backward pass, B or I.
+    """Return the actions that must end before `action` can start. B means either backward pass, B or I.
 
     A forward pass needs the forward of the previous stage; a backward pass (B, I) its own forward and the backward of the next
     stage; a weight gradient (W) its own input gradient.

@@ -71,7 +71,7 @@ def _written(file: Path) -> tuple[dict[str, Any], dict[str, SourcePlace]]:
             if isinstance(value, Mapping) and key not in _NAMED:
                 add(here, value)
             elif isinstance(value, Mapping):
-                raise document.error(here, f"{dotted} takes a value, or a list of values, such as [1, 2]")
+                raise document.error(here, f"{dotted} must be a value or a list of values, such as [1, 2]")
             elif key in flat:
                 raise document.error((*here, KEY), f"{dotted} is given twice, under two names; keep one of them")
             else:

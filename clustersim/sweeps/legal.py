@@ -269,171 +269,171 @@ def _word(value: object) -> object:
 
 
 def _let_through(
-    point: PointValues, rule: Callable[[Job], Iterator[object]], values: Sequence[int], key: str, **others: object
+    values: PointValues, rule: Callable[[Job], Iterator[object]], candidates: Sequence[int], key: str, **others: object
 ) -> list[int]:
-    """Return the values of a key of `parallelism` for which a check reports nothing."""
-    return [value for value in values if not any(rule(point.job(**{key: value}, **others)))]
+    """Return the candidates for a key of `parallelism` for which a check reports nothing."""
+    return [value for value in candidates if not any(rule(values.job(**{key: value}, **others)))]
 
 
-def _tp(point: PointValues) -> list[int]:
-    cluster, across = point.cluster, bool(point("parallelism.tp_across_nodes"))
-    fitting = [d for d in divisors(point.base.model.heads) if cluster.gpus % d == 0]
+def _tp(values: PointValues) -> list[int]:
+    cluster, across = values.cluster, bool(values("parallelism.tp_across_nodes"))
+    fitting = [d for d in divisors(values.base.model.heads) if cluster.gpus % d == 0]
     fitting = [d for d in fitting if across or cluster.gpus_per_node % d == 0]
-    return _let_through(point, tensor_parallel, fitting, "tp")
+    return _let_through(values, tensor_parallel, fitting, "tp")
 
 
-def _gpu(point: PointValues) -> list[object]:
-    return point.clusters("cluster.gpu", sorted(nodes_by_gpu()))
+def _gpu(values: PointValues) -> list[object]:
+    return values.clusters("cluster.gpu", sorted(nodes_by_gpu()))
 
 
-def _node(point: PointValues) -> list[object]:
-    nodes = point.case.topology.data.get("nodes", {}) if isinstance(point.case.topology, Document) else {}
-    return point.clusters("cluster.node", [*nodes, *presets()])
+def _node(values: PointValues) -> list[object]:
+    nodes = values.case.topology.data.get("nodes", {}) if isinstance(values.case.topology, Document) else {}
+    return values.clusters("cluster.node", [*nodes, *presets()])
 
 
-def _nodes(point: PointValues) -> list[object]:
+def _nodes(values: PointValues) -> list[object]:
     """Return the numbers of nodes that replicas fill: divisors of the cluster's nodes."""
-    cluster = point.cluster
-    counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus // cluster.nodes % point.lanes == 0]
-    return point.clusters("cluster.nodes", counts)
+    cluster = values.cluster
+    counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus // cluster.nodes % values.lanes == 0]
+    return values.clusters("cluster.nodes", counts)
 
 
-def _cp(point: PointValues) -> list[int]:
+def _cp(values: PointValues) -> list[int]:
     def rules(job: Job) -> Iterator[object]:
         for rule in (context_parallel, tensor_parallel, encoder_decoder):
             yield from rule(job)
 
-    return _let_through(point, rules, divisors(point.cluster.gpus // point.tp), "cp")
+    return _let_through(values, rules, divisors(values.cluster.gpus // values.tp), "cp")
 
 
-def _global_batch(point: PointValues) -> list[int]:
+def _global_batch(values: PointValues) -> list[int]:
     """Return the workload's batch if all replicas get equally many microbatches, else the nearest batches that do."""
-    most = point.cluster.gpus // point.lanes
-    unit = most // point.least * point.least * point.degree("training.micro_batch")
-    return sorted(adjacent_multiples(point.base.training.global_batch, unit)) if unit else []
+    most = values.cluster.gpus // values.lanes
+    unit = most // values.least * values.least * values.degree("training.micro_batch")
+    return sorted(adjacent_multiples(values.base.training.global_batch, unit)) if unit else []
 
 
-def _pp(point: PointValues) -> list[int]:
-    chunks = point.integer(VPP) if VPP in point else 1
-    dp = point("parallelism.dp")
-    inner = point.tp * point.integer("parallelism.cp")
-    most = point.cluster.gpus // inner // (int(dp) if isinstance(dp, int) else 1)
-    fitting = [d for d in divisors(point.cluster.gpus // inner) if d <= most and d * chunks <= point.layers]
-    return _let_through(point, pipeline_parallel, fitting, "pp", vpp=1, schedule="1f1b")
+def _pp(values: PointValues) -> list[int]:
+    chunks = values.integer(VPP) if VPP in values else 1
+    dp = values("parallelism.dp")
+    inner = values.tp * values.integer("parallelism.cp")
+    most = values.cluster.gpus // inner // (int(dp) if isinstance(dp, int) else 1)
+    fitting = [d for d in divisors(values.cluster.gpus // inner) if d <= most and d * chunks <= values.layers]
+    return _let_through(values, pipeline_parallel, fitting, "pp", vpp=1, schedule="1f1b")
 
 
-def _expert_tp(point: PointValues) -> list[int]:
+def _expert_tp(values: PointValues) -> list[int]:
     """Return the numbers of slices of an expert that tp ranks can hold."""
     return (
-        _let_through(point, expert_parallel, divisors(point.tp), "expert_tp", ep=1, dp="auto")
-        if point.base.model.experts
+        _let_through(values, expert_parallel, divisors(values.tp), "expert_tp", ep=1, dp="auto")
+        if values.base.model.experts
         else []
     )
 
 
-def _ep(point: PointValues) -> list[int]:
+def _ep(values: PointValues) -> list[int]:
     def rules(job: Job) -> Iterator[object]:
         yield from expert_parallel(job)
-        if not point.having("parallelism.ep", job.parallelism.ep).microbatches:
+        if not values.having("parallelism.ep", job.parallelism.ep).microbatches:
             yield "no replicas"
 
-    return _let_through(point, rules, divisors(point.base.model.experts or 1), "ep", dp="auto")
+    return _let_through(values, rules, divisors(values.base.model.experts or 1), "ep", dp="auto")
 
 
-def _micro_batch(point: PointValues) -> list[int]:
+def _micro_batch(values: PointValues) -> list[int]:
     """Return the micro-batches with the most replicas; all divisors of the global batch if the number of replicas is open."""
-    if KEYS["dp"] in point.open:
-        return divisors(point.integer("training.global_batch"))
-    replicas = {size: point.replicas(size) for size in divisors(point.integer("training.global_batch"))}
+    if KEYS["dp"] in values.open:
+        return divisors(values.integer("training.global_batch"))
+    replicas = {size: values.replicas(size) for size in divisors(values.integer("training.global_batch"))}
     most = max(replicas.values(), default=0)
     return [size for size, dp in replicas.items() if dp and dp == most]
 
 
-def _recompute(point: PointValues) -> list[object]:
+def _recompute(values: PointValues) -> list[object]:
     """Return the kinds of recomputation that match the modules and layers of the workload, unless the point names others."""
     kinds = _alternatives(KEYS["recompute"])
-    if any(f"training.{key}" in point for key in ("recompute_modules", "recompute_layers", "recompute_method")):
+    if any(f"training.{key}" in values for key in ("recompute_modules", "recompute_layers", "recompute_method")):
         return kinds
-    jobs = {kind: point.base.changed({KEYS["recompute"]: kind}) for kind in kinds}
+    jobs = {kind: values.base.changed({KEYS["recompute"]: kind}) for kind in kinds}
     return [kind for kind, job in jobs.items() if not any(recomputed(job))]
 
 
-def _zero(point: PointValues) -> list[int]:
-    if point.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must keep
+def _zero(values: PointValues) -> list[int]:
+    if values.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must keep
         return [3]
-    low = PARAM_GATHER not in point.open and point(PARAM_GATHER) is True
-    high = GRAD_REDUCE in point.open or point(GRAD_REDUCE) is True
+    low = PARAM_GATHER not in values.open and values(PARAM_GATHER) is True
+    high = GRAD_REDUCE in values.open or values(GRAD_REDUCE) is True
     return list(range(low, 2 + high))
 
 
-def _schedule(point: PointValues) -> list[str]:
-    if point.integer("parallelism.pp") == 1:
+def _schedule(values: PointValues) -> list[str]:
+    if values.integer("parallelism.pp") == 1:
         return ["1f1b"]
     known = sorted(name for name in plugins.names(schedules.ROOM) if not plugins.outside(schedules.ROOM, name))
     return [
         name
         for name in known
-        if any(_takes(point, name, v) for v in ([point.integer(VPP)] if VPP in point.point else (1, 2)))
+        if any(_takes(values, name, v) for v in ([values.integer(VPP)] if VPP in values.point else (1, 2)))
     ]
 
 
-def _takes(point: PointValues, name: str, chunks: int) -> bool:
+def _takes(values: PointValues, name: str, chunks: int) -> bool:
     """Return whether a schedule supports the ranks and microbatches of a point with `chunks` chunks per rank."""
-    pp = point.integer("parallelism.pp")
-    if not takes(name, chunks) or schedules.misfit(name, pp, point.microbatches, chunks):
+    pp = values.integer("parallelism.pp")
+    if not takes(name, chunks) or schedules.misfit(name, pp, values.microbatches, chunks):
         return False
-    return point("parallelism.zero") != 3 or not schedules.pipeline(name, pp, chunks).paired
+    return values("parallelism.zero") != 3 or not schedules.pipeline(name, pp, chunks).paired
 
 
-def _vpp(point: PointValues) -> list[int]:
-    pp, schedule = point.integer("parallelism.pp"), str(point(SCHEDULE))
+def _vpp(values: PointValues) -> list[int]:
+    pp, schedule = values.integer("parallelism.pp"), str(values(SCHEDULE))
     single = [1] if takes(schedule, 1) else []
-    if pp == 1 or schedule in ("gpipe", "1f1b") or not point.microbatches or _rounds(point, schedule):
+    if pp == 1 or schedule in ("gpipe", "1f1b") or not values.microbatches or _rounds(values, schedule):
         return single
-    most = point.layers // pp
-    chunks = [v for v in range(2, most + 1) if point.layers % (pp * v) == 0]
-    if point.layers % pp:  # no even cut: the smallest vpp for each number of layers per chunk
-        chunks = sorted({v for size in range(1, most + 1) if 2 <= (v := -(-point.layers // (pp * size))) <= most})
+    most = values.layers // pp
+    chunks = [v for v in range(2, most + 1) if values.layers % (pp * v) == 0]
+    if values.layers % pp:  # no even cut: the smallest vpp for each number of layers per chunk
+        chunks = sorted({v for size in range(1, most + 1) if 2 <= (v := -(-values.layers // (pp * size))) <= most})
     fitting = [v for v in chunks if takes(schedule, v)]
-    return single + _let_through(point, pipeline_parallel, fitting, "vpp", schedule=schedule)
+    return single + _let_through(values, pipeline_parallel, fitting, "vpp", schedule=schedule)
 
 
-def _rounds(point: PointValues, schedule: str) -> str | None:
+def _rounds(values: PointValues, schedule: str) -> str | None:
     """Return why a schedule of several chunks does not support the microbatches of a point; None if it does."""
-    pp = point.integer("parallelism.pp")
+    pp = values.integer("parallelism.pp")
     folded = schedules.pipeline(schedule, pp, 2).folded
-    return None if folded else schedules.misfit(schedule, pp, point.microbatches, 2)
+    return None if folded else schedules.misfit(schedule, pp, values.microbatches, 2)
 
 
-def _precision(point: PointValues) -> list[object]:
-    return [name for name in _alternatives(KEYS["precision"]) if lacking(point.cluster, str(name)) is None]
+def _precision(values: PointValues) -> list[object]:
+    return [name for name in _alternatives(KEYS["precision"]) if lacking(values.cluster, str(name)) is None]
 
 
-def _grad_reduce(point: PointValues) -> list[bool]:
+def _grad_reduce(values: PointValues) -> list[bool]:
     """Return only True if gradients are freed as they are reduced, else both values."""
     every = "parallelism.reduce_every_microbatch"
-    freed = KEYS["zero"] not in point.open and point(KEYS["zero"]) == 2
-    return [True] if freed and not point(every) else [False, True]
+    freed = KEYS["zero"] not in values.open and values(KEYS["zero"]) == 2
+    return [True] if freed and not values(every) else [False, True]
 
 
-def _param_gather(point: PointValues) -> list[bool]:
-    return [False, True] if point("parallelism.zero") else [False]
+def _param_gather(values: PointValues) -> list[bool]:
+    return [False, True] if values("parallelism.zero") else [False]
 
 
-def _tp_overlap(point: PointValues) -> list[str]:
+def _tp_overlap(values: PointValues) -> list[str]:
     """Return the distinct kinds of overlap: all chunked ones need sequence parallelism."""
-    if point.tp == 1:
+    if values.tp == 1:
         return ["none"]
-    return ["none", "bulk", *(("ring", "async") if point("parallelism.sequence_parallel") else ())]
+    return ["none", "bulk", *(("ring", "async") if values("parallelism.sequence_parallel") else ())]
 
 
-def _ep_overlap(point: PointValues) -> list[object]:
+def _ep_overlap(values: PointValues) -> list[object]:
     """Return the kinds of overlap that the schedule and the recomputation of a point allow; `none` alone without experts."""
-    if not point.base.model.experts:
+    if not values.base.model.experts:
         return ["none"]
     keys = ("schedule", "vpp", "zero")
-    job = point.job(**{key: point(f"parallelism.{key}") for key in keys})
-    job = job.changed({"training.recompute": point(KEYS["recompute"])})
+    job = values.job(**{key: values(f"parallelism.{key}") for key in keys})
+    job = job.changed({"training.recompute": values(KEYS["recompute"])})
     jobs = {kind: job.changed({EP_OVERLAP: kind}) for kind in _alternatives(EP_OVERLAP)}
     return [kind for kind, job in jobs.items() if not any(expert_overlap(job))]
 

@@ -171,7 +171,7 @@ def test_several_predictors_and_clocks_are_an_axis_however_they_are_given(tmp_pa
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("tp: {a: 1}\n", "axes.yaml:1:5: tp takes a value, or a list of values, such as [1, 2]"),
+        ("tp: {a: 1}\n", "axes.yaml:1:5: tp must be a value or a list of values, such as [1, 2]"),
         ("seq: 1024\ntq: [1, 2]\n", "axes.yaml:2:1: unknown key 'tq'; "),
         ("pp: 2\ntp: '1,x'\n", "axes.yaml:2:5: tp: 'x' is not a whole number of 1 or more; write a list like"),
         ("tp: [1, 2]\nparallelism: {tp: 4}\n", "axes.yaml:2:15: parallelism.tp is given twice, under two names; keep"),
