@@ -38,7 +38,7 @@ from clustersim.predictors.forecasts import Forecasts, KnownKernel
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import Bounds
 from clustersim.report.summary import Forecast, fullest
-from clustersim.report.verdicts import band, limit, verdict
+from clustersim.report.verdicts import band, largest_share, verdict
 from clustersim.schedules import check as schedules
 from clustersim.schedules.action import Schedule
 from clustersim.topology.model import Topology
@@ -116,7 +116,7 @@ class Preparation:
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Prepare jobs for `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
-        self.cluster, self.fullest = cluster, limit(unlikely)
+        self.cluster, self.fullest = cluster, largest_share(unlikely)
         self._jobs = {name: Cache(ROOM, weight) for name, weight in WEIGHTS.items()}
         self._schedules = Cache(2 * ROOM, lambda kept: kept.weight)
         self._bounds = Cache(ROOM, 10_000)
@@ -219,7 +219,7 @@ class Preparation:
             name = self.cluster.smallest_gpus(gpus, len(memory))[worst].name
             what = (
                 f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {name} has {have / 2**30:.1f} GiB "
-                f"({_largest(memory[worst])}): {band(need, have).said}; {', '.join(remedies[:-1])}, or {remedies[-1]}"
+                f"({_largest(memory[worst])}): {band(need, have).text}; {', '.join(remedies[:-1])}, or {remedies[-1]}"
             )
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 

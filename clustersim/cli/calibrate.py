@@ -73,10 +73,10 @@ def _fields(found: MeasuredMachine, out: Path | None) -> dict[str, Any]:
 
 def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
     """Yield the text of an estimate: errors of the steps, what probably differs, and the constants."""
-    from clustersim.report.terminal import folded
+    from clustersim.report.terminal import wrapped
 
     fit = found.fit
-    yield from folded(f"{', '.join(found.evidence)}; up to {found.gpus:,} × {found.gpu}")
+    yield from wrapped(f"{', '.join(found.evidence)}; up to {found.gpus:,} × {found.gpu}")
     logs = fit.before, fit.after, fit.left_out
     errors = [sum(abs(exp(-x) - 1) for x in one[: found.steps]) / found.steps for one in logs]
     yield f"mean error of the steps: {errors[0]:.1%} without a machine file, {errors[1]:.1%} with it"
@@ -93,11 +93,11 @@ def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
     weights = zip(fit.measurements, fit.posterior.weights.tolist(), strict=True)
     odd = [measurement.name for measurement, weight in weights if weight < ODD]
     if odd:
-        yield from folded(f"unlike the others, and counted less: {', '.join(odd)}")
+        yield from wrapped(f"unlike the others, and counted less: {', '.join(odd)}")
     if found.refused:
-        yield from folded(f"left out: {plural(len(found.refused), 'row', 'rows')}, such as {found.refused[0]}")
+        yield from wrapped(f"left out: {plural(len(found.refused), 'row', 'rows')}, such as {found.refused[0]}")
     if found.steps == 1 and len(fit.measurements) == 1:
-        yield from folded(
+        yield from wrapped(
             "one step cannot tell its constants apart: add steps that differ in GPUs, model or split, --nccl or --trace"
         )
     yield f"written to {out}: run … --machine {out}" if out else "add --out mine.yaml to forecast with it"

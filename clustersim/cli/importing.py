@@ -124,7 +124,7 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
     from clustersim.config.yaml import parse
     from clustersim.convert.megatron_script import lines
     from clustersim.parallel.load import build
-    from clustersim.report.terminal import folded
+    from clustersim.report.terminal import wrapped
 
     if out:
         check_output("--out", out, (".yaml", ".yml"), (source,))
@@ -133,7 +133,7 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
         build(parse(text, str(out or source)))
     except ConfigError as error:
         raise InputError(f"{source}: {error.message}; --set changes a key of the workload") from error
-    said = [part for line in lines(found) for part in folded(line)]
+    said = [part for line in lines(found) for part in wrapped(line)]
     if out:
         save(out, text)
         typer.echo("\n".join([*said, f"written to {out}"]))
@@ -229,7 +229,7 @@ def export_chakra(
     from clustersim.convert.chakra import GROUPS, encoded
     from clustersim.engine.compile import families_of
     from clustersim.question import StoredRun
-    from clustersim.report.chakra import RankTrace, groups
+    from clustersim.report.chakra import RankTrace, group_ranks
     from clustersim.report.store import write_json
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -243,7 +243,7 @@ def export_chakra(
                 for rank in wanted:
                     progress(f"rank {rank}")
                     write(place / f"step.{rank}.et", encoded(RankTrace(found.plan, rank, families).written()))
-                write_json(place / GROUPS, groups(families))
+                write_json(place / GROUPS, group_ranks(families))
         except OSError as error:
             raise unwritable(out, error) from error
     output.say(f"{len(wanted)} execution traces written to {out}/")

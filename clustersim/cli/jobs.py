@@ -39,7 +39,7 @@ def jobs(
     from clustersim.jobs.request import load
     from clustersim.jobs.simulate import share as play
     from clustersim.report import jobs_output, names
-    from clustersim.report.store import Question, check_target, place
+    from clustersim.report.store import Question, check_target, folder_for
     from clustersim.topology.build import load as load_topology
 
     command = context.info_name or "jobs"  # or `share`, its former name
@@ -61,7 +61,7 @@ def jobs(
             named = {**changes, **{name: value for name, value in given.items() if value is not None}}
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory}
             parts: list[str | Path] = [command, topology, *dict.fromkeys(files)]
-            target = place(asked, out, names.default(parts, named, flags), force)
+            target = folder_for(asked, out, names.default(parts, named, flags), force)
         with options.naming("--placement") if placement else nullcontext():
             result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
         if target:

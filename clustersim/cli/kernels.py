@@ -182,7 +182,7 @@ def _prediction(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode
     memory: dict[str, Any] = {}
     if needed := graph.memory:
         said, published = verdict(needed.total, gpu.memory), band(needed.total, gpu.memory)
-        basis = {"verdict": said, "ran_share": published.share, "evidence": published.said}
+        basis = {"verdict": said, "ran_share": published.share, "evidence": published.text}
         sizes = {"total_bytes": needed.total, "capacity_bytes": gpu.memory}
         kinds = {f"{kind}_bytes": value for kind, value in needed._asdict().items()}
         memory = {"fits": said == "likely", "memory": basis | sizes | kinds}

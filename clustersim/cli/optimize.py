@@ -101,7 +101,7 @@ def _fields(found: SearchResult, words: PointCommand) -> dict[str, Any]:
 def _lines(found: SearchResult, words: PointCommand) -> list[str]:
     """Return the best splits as a table, the command of the best, why it is the best, and counts of other splits."""
     from clustersim.optimization.why import same, why
-    from clustersim.report.terminal import folded
+    from clustersim.report.terminal import wrapped
 
     points = [one.point for one in found.best]
     rows = [{**one.row, "run": shlex.join(words(one.point))} for one in found.best]
@@ -110,7 +110,7 @@ def _lines(found: SearchResult, words: PointCommand) -> list[str]:
     for place, one in enumerate(found.best):
         behind = [why(found.best[0].row, one.row, found.goal)] if place else []
         if said := "; ".join([*behind, *filter(None, [same(one)])]):
-            reasons += folded(f"{place + 1}. {said}", "  ", "   ")
+            reasons += wrapped(f"{place + 1}. {said}", "  ", "   ")
     lines += ["why it is the best:", *reasons, ""] if reasons else []
     found_of = f"{found.simulated:,} of {found.points:,} points were simulated"
     out = [f"{found_of}; {found.bounded:,} are worse by a lower bound"]

@@ -163,7 +163,7 @@ def _lines(found: Answer, command: PointCommand, name: str) -> Iterator[str]:
     """Yield the plans as a table, why some kinds of cluster have none, and failures and checkpoints of the best plan."""
     from clustersim.planning.batches import BATCH, most_tokens
     from clustersim.planning.request import BEST
-    from clustersim.report.terminal import folded
+    from clustersim.report.terminal import wrapped
 
     asked, best = found.request, found.plans[0][1]
     goal = f": the {BEST[found.goal]} plan" if asked.objective or found.goal != asked.goal else ""
@@ -173,7 +173,7 @@ def _lines(found: Answer, command: PointCommand, name: str) -> Iterator[str]:
         *others, last = map(str, found.batches)
         chosen = f"the best of {', '.join(others)} and {last}" if others else "the workload's"
         said = f"batch: {chosen}, a larger one where none of these has a plan; beyond {most} tokens a step learns less from "
-        yield from ("", *folded(f"{said}{tokens} (Li et al. 2025); --global-batch N compares all at one", "", ""))
+        yield from ("", *wrapped(f"{said}{tokens} (Li et al. 2025); --global-batch N compares all at one", "", ""))
     yield from ("", *(f"  {why}" for _, why in found.without))
     for kind, one in found.plans if asked.goal == "rent" else ():
         if one.usd is None:

@@ -45,7 +45,7 @@ def run(
     """Simulate one training step and say how long it takes, why, and whether it fits."""
     from clustersim.question import StepQuestion
     from clustersim.report import names
-    from clustersim.report.store import Question, check_target, place
+    from clustersim.report.store import Question, check_target, folder_for
 
     if output.brief and output.verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
@@ -71,7 +71,7 @@ def run(
         if not no_save:
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory, "flops-full": flops == "full"}
             flags[f"engine-{engine}"] = engine != "simpy"
-            target = place(identity, out, names.default([*question.parts.values()], given, flags), force)
+            target = folder_for(identity, out, names.default([*question.parts.values()], given, flags), force)
             if timeline and target.resolve() in timeline.resolve().parents:
                 what = "lies in the folder of the result, which is replaced whole; choose another place"
                 raise InputError(f"--timeline {timeline}: {what}")

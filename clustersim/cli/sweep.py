@@ -160,7 +160,7 @@ class Shown:
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
         from clustersim.config.overrides import of_topology
-        from clustersim.report.terminal import folded
+        from clustersim.report.terminal import wrapped
         from clustersim.sweeps.space import varied
 
         best, many, lines = self.best(), len(self.found.rows), list[str]()
@@ -174,7 +174,7 @@ class Shown:
                 places.setdefault(said, []).append(str(place))
         for said, of in places.items():
             numbers = f"row {of[0]}" if len(of) == 1 else f"rows {', '.join(of[:-1])} and {of[-1]}"
-            lines += folded(f"warning, {numbers}: {said}")
+            lines += wrapped(f"warning, {numbers}: {said}")
         done = sum(row["status"] == "ok" for row in self.found.rows)
         verb = "was" if done == 1 else "were"
         resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
@@ -185,7 +185,7 @@ class Shown:
         for status, count, why in kinds[:REASONS]:
             one, several = VERBS.get(status, (status, status))
             such = f"1 {one}: " if count == 1 else f"{count} {several}, such as: "
-            lines += folded(such + why, "  ")
+            lines += wrapped(such + why, "  ")
         more = f", for {len(kinds) - REASONS} more reasons" if len(kinds) > REASONS else ""
         lines.append(f"every point{more}: {self.found.folder}/points.parquet")
         return "\n".join(lines)
@@ -254,8 +254,8 @@ def doubts(rows: Sequence[Row]) -> list[str]:
     """Return the legend of the mark for rows that are unlikely to fit; empty if there are none."""
     from clustersim.report.verdicts import band
 
-    found = {band(row["peak_memory_bytes"], row["gpu_memory_bytes"]) for row in rows if doubtful(row)}
-    return [f"! unlikely to fit: {' or '.join(one.said for one in sorted(found))}"] if found else []
+    levels = {band(row["peak_memory_bytes"], row["gpu_memory_bytes"]) for row in rows if doubtful(row)}
+    return [f"! unlikely to fit: {' or '.join(level.text for level in sorted(levels))}"] if levels else []
 
 
 def likely(best: Sequence[Row]) -> list[str]:

@@ -35,7 +35,7 @@ def validate(
 ) -> None:
     """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
     from clustersim.report.names import default
-    from clustersim.report.store import Question, place
+    from clustersim.report.store import Question, folder_for
     from clustersim.validate import log, peaks
     from clustersim.validate.page import page
     from clustersim.validate.report import report
@@ -52,7 +52,9 @@ def validate(
         options: dict[str, Any] = {"ablations": ["=".join(change) for change in changes]}
         options |= {"engine": engine} if engine != "auto" else {}
         asked = Question.of("validate", parts, read, options)
-        target = place(asked, out, default(["validate", *paths], {}, {f"engine-{engine}": engine != "auto"}), force)
+        target = folder_for(
+            asked, out, default(["validate", *paths], {}, {f"engine-{engine}": engine != "auto"}), force
+        )
         with log.opened(target, asked, force) as kept:
             show = partial(tracked, silent=output.silent)
             found = simulate(runs, changes, workers or cores(), kept, show, engine)

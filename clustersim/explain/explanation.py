@@ -27,7 +27,7 @@ from clustersim.optimization.neighbours import NIC, NVLINK, WhatIf, what_ifs
 from clustersim.parallel.job import Job
 from clustersim.parallel.options import change_words
 from clustersim.question import StepQuestion
-from clustersim.report.path_shares import cable, sound_links, sound_rates
+from clustersim.report.path_shares import healthy_links, healthy_rates, undirected
 from clustersim.simulation import Progress, Simulator, StepResult, silent
 from clustersim.topology.build import build
 from clustersim.topology.model import Topology
@@ -215,12 +215,12 @@ def _bottlenecks(
     """
     faster = {row.name: row.step_time for row in outcomes if row.step_time is not None}
     shares = [row for row in result.summary["critical_path"]["by_link"] if row["link"]][:BOTTLENECKS]
-    known = {cable(name) for share in shares if not share["slow"] for name in share["tiers"]}
+    known = {undirected(name) for share in shares if not share["slow"] for name in share["tiers"]}
     for tier, name in FASTER.items():  # NCCL's rate, derived from a link, keeps transfers below the link's own
         if tier not in known and faster.get(name, result.record.end) < _SOUND * result.record.end:
-            shares += filter(None, [sound_links(result.topology, tier)])
+            shares += filter(None, [healthy_links(result.topology, tier)])
     for share in shares:
-        tiers = {} if share["slow"] else {cable(name) for name in share["tiers"]}
+        tiers = {} if share["slow"] else {undirected(name) for name in share["tiers"]}
         name = next((name for tier, name in FASTER.items() if tier in tiers and name in faster), "")
         if name:
             yield Bottleneck(share, faster[name], name)
@@ -232,11 +232,11 @@ def _bottlenecks(
 def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
     """Return the cluster with `ENOUGH` times the rate of a row's slow links, in both directions, or else of its tiers' links."""
     capacity = topology.capacity.copy()
-    slow, tiers = ({cable(name) for name in share[key]} for key in ("slow_links", "tiers"))
-    for tier, sound in zip(topology.tiers, sound_rates(topology).tolist(), strict=True):
+    slow, tiers = ({undirected(name) for name in share[key]} for key in ("slow_links", "tiers"))
+    for tier, sound in zip(topology.tiers, healthy_rates(topology).tolist(), strict=True):
         tier_rates = capacity[tier.first :][: tier.links]
         if slow:
-            tier_rates[[cable(f"{tier.name}[{i}]") in slow for i in range(tier.links)]] *= ENOUGH
-        elif cable(tier.name) in tiers:
+            tier_rates[[undirected(f"{tier.name}[{i}]") in slow for i in range(tier.links)]] *= ENOUGH
+        elif undirected(tier.name) in tiers:
             tier_rates[tier_rates >= _SOUND * sound] *= ENOUGH
     return replace(topology, capacity=capacity)

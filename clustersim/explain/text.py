@@ -15,7 +15,7 @@ from clustersim.explain.trace_comparison import TraceComparison, TraceRow
 from clustersim.optimization.neighbours import WhatIf
 from clustersim.parallel.options import change_words
 from clustersim.report.table import table
-from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable
+from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, printable, wrapped
 from clustersim.units import dollars, duration, scaled
 
 FEW = 4
@@ -29,7 +29,7 @@ def lines(explained: Explanation, look: Look = PLAIN) -> list[str]:
     head = f"{printable(explained.summary['name'])} on {printable(explained.summary['cluster']['name'])}: "
     step = look.strong(duration(explained.step_time))
     return [
-        *folded(f"{head}a simulated step of {step}, the sum of its critical path:"),
+        *wrapped(f"{head}a simulated step of {step}, the sum of its critical path:"),
         *_path(explained),
         *_bottlenecks(explained, look.strong),
         "",
@@ -62,7 +62,7 @@ def _line(name: str, rows: Sequence[tuple[str, float]], total: float) -> list[st
 
 def _whole(sentence: str) -> list[str]:
     """Return a sentence in indented lines that keep numbers and their percent signs together."""
-    return [line.replace(_JOINED, " %") for line in folded(sentence.replace(" %", _JOINED), "  ")]
+    return [line.replace(_JOINED, " %") for line in wrapped(sentence.replace(" %", _JOINED), "  ")]
 
 
 def link(row: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ def _rank(row: Mapping[str, Any]) -> str:
 
 def _bottlenecks(explained: Explanation, strong: Emphasis) -> list[str]:
     if not explained.bottlenecks:
-        return folded("bottleneck none: no link slows the critical path", "  ")
+        return wrapped("bottleneck none: no link slows the critical path", "  ")
     first, *others = explained.bottlenecks
     step = explained.step_time
     also = ", ".join(f"{other.share['link']}{_gain(step - other.step_time, step)}" for other in others)
@@ -130,7 +130,7 @@ def _outcomes(explained: Explanation, look: Look) -> Iterator[str]:
     if without:
         yield from ("", "not to be had")
     for case in without:
-        yield from folded(f"{case.name}: {case.reason}", "  ")
+        yield from wrapped(f"{case.name}: {case.reason}", "  ")
 
 
 def _made_by(case: WhatIf, shorter: bool) -> str:
@@ -248,9 +248,10 @@ def trace_lines(comparison: TraceComparison, strong: Emphasis = str) -> list[str
             cells += [[section, "", "", ""], *map(_row, rows)]
     text += table(cells, "<>")
     streams = sorted(trace.by_stream.items(), key=lambda pair: -pair[1])
-    text += ["", *folded("streams of the trace: " + "; ".join(f"{plain(n, 20)} {duration(s)}" for n, s in streams[:6]))]
-    text += folded(f"gaps: {trace.gaps} a step, the longest {duration(trace.longest_gap)}")
-    return [*text, *folded("a kernel of NCCL in a trace waits for its peers inside; the forecast counts that as idle")]
+    longest = "; ".join(f"{plain(name, 20)} {duration(seconds)}" for name, seconds in streams[:6])
+    text += ["", *wrapped(f"streams of the trace: {longest}")]
+    text += wrapped(f"gaps: {trace.gaps} a step, the longest {duration(trace.longest_gap)}")
+    return [*text, *wrapped("a kernel of NCCL in a trace waits for its peers inside; the forecast counts that as idle")]
 
 
 def _row(row: TraceRow) -> list[str]:

@@ -16,7 +16,7 @@ from clustersim.engine.record import Record
 from clustersim.figures.canvas import PART_COLOURS, Canvas, Coordinates
 from clustersim.figures.plot import AxisRange
 from clustersim.report.breakdown import PART_OF
-from clustersim.report.trace import by_cell
+from clustersim.report.trace import spans_of_cells
 from clustersim.report.trace_events import inner_flows
 from clustersim.units import seconds
 
@@ -74,7 +74,7 @@ def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
     """Return the timeline of a record. `title` is written above, with the step time. Equal records give equal pictures."""
     rows = min(len(plan.first), ROWS)
     scale = (WIDTH - LEFT - RIGHT) / (record.end or 1.0)
-    spans = by_cell(record.spans, range(rows)).values()
+    spans = spans_of_cells(record.spans, range(rows)).values()
     passes = [_merged(_passes(row), 0.1 / scale) for row in spans]
     flows = [_merged(_flows(row), 1.0 / scale) for row in spans]
     ran, moved = ({bar.kind for row in bars for bar in row} for bars in (passes, flows))

@@ -21,7 +21,7 @@ from clustersim.jobs.request import JobsRequest, load
 from clustersim.parallel.job import MAX_PASSES
 from clustersim.parallel.offload import offloads
 from clustersim.preparation import check_names, check_precision
-from clustersim.report.jobs import Alone, JobSteps, Shared, summary
+from clustersim.report.jobs import AloneStep, JobSteps, Shared, summary
 from clustersim.simulation import PlayOptions, Progress, Simulator, silent
 from clustersim.topology.host_links import with_host_links
 from clustersim.topology.model import Topology
@@ -93,7 +93,7 @@ def share(
         progress(f"simulate {placed_job.name} alone")
         record = simulator.alone(work, "auto", fold)
         works.append(work)
-        single_runs.append(Alone(record.plan, record, memory, forecast))
+        single_runs.append(AloneStep(record.plan, record, memory, forecast))
     _check_length(placed, single_runs, requested.steps)
     progress("plan")
     starts = [placed_job.start for placed_job in placed]
@@ -104,7 +104,7 @@ def share(
     return JobsResult(summary(shared), shared, requested.inputs, time.perf_counter() - begun)
 
 
-def _check_length(placed: Sequence[PlacedJob], single_runs: Sequence[Alone], steps: int) -> None:
+def _check_length(placed: Sequence[PlacedJob], single_runs: Sequence[AloneStep], steps: int) -> None:
     """Raise InputError if all jobs together would run more than MAX_PASSES passes while the slowest completes its steps.
 
     single_runs: record of one step of each job by itself. steps: number of steps that each job must complete.
@@ -128,7 +128,7 @@ def _check_length(placed: Sequence[PlacedJob], single_runs: Sequence[Alone], ste
 
 
 def _job_steps(
-    placed: Sequence[PlacedJob], single_runs: Sequence[Alone], records: Sequence[Sequence[Record]]
+    placed: Sequence[PlacedJob], single_runs: Sequence[AloneStep], records: Sequence[Sequence[Record]]
 ) -> tuple[JobSteps, ...]:
     """Return each job with its step alone, and its steps (`records`), of which those after the last job's start count."""
     since = max(placed_job.start for placed_job in placed)

@@ -136,7 +136,7 @@ def _too_large(case: SweepInputs, sweep: SweepSpace, space: CandidateSpace) -> O
     more = f"pass {option('--unlikely', 'unlikely=True')}, or " if verdict(need, have) == "unlikely" else ""
     error = OutOfMemoryError(
         f"none of {plural(space.points, 'point', 'points')} likely fits: the smallest ({_words(point)}) needs {gibibytes(need)}, "
-        f"and {gpu} has {gibibytes(have)}: {band(need, have).said}; {more}give {_nodes(case, sweep, simulator.cluster.nodes)}"
+        f"and {gpu} has {gibibytes(have)}: {band(need, have).text}; {more}give {_nodes(case, sweep, simulator.cluster.nodes)}"
     )
     error.advice = advice(remedies(simulator, case.job(point)))
     return error

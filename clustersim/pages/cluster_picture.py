@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.figures import cluster_layout as layout
-from clustersim.report.path_shares import sound_rates
+from clustersim.report.path_shares import healthy_rates
 from clustersim.topology.export import gpu_numbers
 from clustersim.topology.faults import DEAD
 from clustersim.topology.model import LinkTier, Topology
@@ -43,7 +43,7 @@ class LinkFigures(NamedTuple):
 
 def slow_links(topology: Topology) -> Mask:
     """Return which links are dead or slower than others of their tier. Links of slower node types do not count."""
-    sound = np.repeat(sound_rates(topology), [tier.links for tier in topology.tiers])
+    sound = np.repeat(healthy_rates(topology), [tier.links for tier in topology.tiers])
     return np.asarray(topology.capacity < sound * (1 - 1e-9))
 
 

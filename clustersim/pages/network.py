@@ -9,7 +9,7 @@ from clustersim.figures.charts import KINDS
 from clustersim.figures.cluster_layout import kind
 from clustersim.pages.cluster_picture import HIGH, LOW, LinkFigures, picture, slow_links
 from clustersim.report.folded_time import FoldedTime
-from clustersim.report.links import ends, link_bytes, path_limits, tier_of
+from clustersim.report.links import end_names, link_bytes, path_limits, tier_of
 from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
@@ -76,7 +76,7 @@ def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> 
 
 def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, holds: Floats) -> dict[str, object]:
     """Return the row of link `i`, one of `many` identical links."""
-    a, b = ends(topology, i)
+    a, b = end_names(topology, i)
     return {
         "link": topology.link_name(i),
         "alike": many - 1,

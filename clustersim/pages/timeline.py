@@ -14,7 +14,7 @@ from clustersim.figures.timeline import band
 from clustersim.model.kernel import Kernel
 from clustersim.report.folded_time import NOT_FOLDED, FoldedTime, folded_time
 from clustersim.report.result import ranks_per_stage
-from clustersim.report.step_trace import inside
+from clustersim.report.step_trace import pass_parts
 from clustersim.simulation import StepResult
 
 MOST_SPANS, MOST_PARTS = 40_000, 60_000
@@ -146,7 +146,7 @@ class _Passes:
         """Return the index of a content: triples of (word, start after the previous start, length)."""
         flat: list[int] = []
         last = 0
-        for one in inside(activity, activity.timing.source, self.seconds, ends):
+        for one in pass_parts(activity, activity.timing.source, self.seconds, ends):
             start, end = _ticks(one.start), _ticks(one.end)
             if end > start:
                 word = self.words.setdefault(named(one.what), len(self.words))

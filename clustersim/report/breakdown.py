@@ -37,8 +37,8 @@ class Path:
     @property
     def tasks(self) -> Ints:
         """Index of the task of each event of the path."""
-        found: Ints = self.record.shape.event_task[self.events]
-        return found
+        tasks: Ints = self.record.shape.event_task[self.events]
+        return tasks
 
     def computed(self) -> Floats:
         """Return the seconds of computation on the path, summed by task index."""
@@ -61,9 +61,10 @@ def critical_path(record: Record) -> Path:
         event = causes[event]
     on_path, longest = np.zeros(len(causes), bool), np.empty(len(causes), np.int64)
     on_path[record.leader[events]] = True
-    some = np.flatnonzero(on_path[record.leader])
-    compute = record.tasks.compute[record.shape.event_task[some]]
-    order = some[np.lexsort((some, -compute, record.leader[some]))]  # the first of those that compute equally long
+    members = np.flatnonzero(on_path[record.leader])
+    compute = record.tasks.compute[record.shape.event_task[members]]
+    # the first of several that compute equally long
+    order = members[np.lexsort((members, -compute, record.leader[members]))]
     first = order[np.append(True, np.diff(record.leader[order]) != 0)]
     longest[record.leader[first]] = first
     return Path(record, longest[record.leader[events[::-1]]])
@@ -90,29 +91,30 @@ PART_OF = {
 """{family of flows: family under which it is counted}"""
 _ROUNDING = 1e-13  # relative to the step: smaller values are rounding errors of the sums and not bubbles
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
+"""Parts that every breakdown has, in its order; other families of flows follow."""
 
 
 def breakdown(record: Record) -> list[dict[str, float]]:
-    """Return {part: seconds} of every rank cell."""
+    """Return {part: seconds} of each rank cell, in their order. The parts of a cell add up to the step."""
     ranks = record.shape.ranks
-    found: dict[str, Floats] = {part: np.zeros(ranks) for part in PARTS}
+    parts: dict[str, Floats] = {part: np.zeros(ranks) for part in PARTS}
     for name, rank, seconds in (*_computed(record), *_waited(record)):
-        found[name] = found.get(name, np.zeros(ranks)) + np.bincount(rank, seconds, ranks)
-    busy = np.sum(list(found.values()), axis=0)
+        parts[name] = parts.get(name, np.zeros(ranks)) + np.bincount(rank, seconds, ranks)
+    busy = np.sum(list(parts.values()), axis=0)
     rest = record.end - record.begin - busy
-    found["bubble"] = np.where(rest > _ROUNDING * record.end, rest, 0.0)
-    rows = zip(*(values.tolist() for values in found.values()), strict=True)
-    return [dict(zip(found, row, strict=True)) for row in rows]
+    parts["bubble"] = np.where(rest > _ROUNDING * record.end, rest, 0.0)
+    rows = zip(*(values.tolist() for values in parts.values()), strict=True)
+    return [dict(zip(parts, row, strict=True)) for row in rows]
 
 
-def mean(parts: Sequence[dict[str, float]], ranks: Sequence[int]) -> dict[str, float]:
+def mean_of_ranks(parts: Sequence[dict[str, float]], ranks: Sequence[int]) -> dict[str, float]:
     """Return {part: mean seconds over all ranks}. Cell i represents `ranks[i]` identical ranks."""
     names, count = dict.fromkeys(chain.from_iterable(parts)), sum(ranks)
     seconds = np.array([[*map(part.get, names, repeat(0.0))] for part in parts]) * np.array(ranks)[:, None] / count
-    return {name: math.fsum(own) for name, own in zip(names, seconds.T.tolist(), strict=True)}
+    return {name: math.fsum(part) for name, part in zip(names, seconds.T.tolist(), strict=True)}
 
 
-def of_path(path: Iterable[Span]) -> dict[str, float]:
+def path_parts(path: Iterable[Span]) -> dict[str, float]:
     """Return {part: seconds} of the critical path. Messages count as pp, collectives on their own stream as their kind."""
     parts = {name: 0.0 for name in PARTS if name != "bubble"}
     for span in path:
@@ -143,7 +145,8 @@ def _computed(record: Record) -> Iterable[Part]:
     task, rank = shape.event_task[events], shape.event_rank[events]
     took = record.ends[events] - record.starts[events]
     update = shape.updating[task]
-    launched = any(one.launched for one in tasks.timings)  # then time without computation is divided by kernel times
+    # with launches of the host, time without computation is divided by kernel times
+    launched = any(timing.launched for timing in tasks.timings)
     moves, shares = _inside(tasks) if launched else tasks.once("inside", lambda: _inside(tasks))
     most = np.where(moves, tasks.compute, np.inf)
     alone = most[task] if record.slowed is None else most[task] + record.slowed[events]
@@ -156,18 +159,18 @@ def _computed(record: Record) -> Iterable[Part]:
 
 
 def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
-    """Return the communication inside passes: (whether each task has some, {kind: its share of that of each task})."""
-    of_kind = [_shares(one) for one in tasks.timed]
-    found = [of_kind[group] for group in tasks.group.tolist()]
+    """Return the communication inside passes: a mask of the tasks that have some, and {family: its share of it} by task."""
+    of_kind = [_shares(activity) for activity in tasks.timed]
+    group_shares = [of_kind[group] for group in tasks.group.tolist()]
     passes = tasks.shape.computing & ~tasks.shape.updating
     kind = tasks.of_task
-    names = dict.fromkeys(name for own in np.unique(kind[passes]).tolist() for name in found[own])
-    shares = {name: np.array([share.get(name, 0.0) for share in found])[kind] * passes for name in names}
-    return np.array([bool(share) for share in found], bool)[kind] & passes, shares
+    names = dict.fromkeys(name for group in np.unique(kind[passes]).tolist() for name in group_shares[group])
+    shares = {name: np.array([share.get(name, 0.0) for share in group_shares])[kind] * passes for name in names}
+    return np.array([bool(share) for share in group_shares], bool)[kind] & passes, shares
 
 
 def _shares(activity: Activity | SegmentTimes) -> dict[str, float]:
-    """Return the communication inside a computation divided by family of flows, in proportion to their idle times."""
+    """Return {family: share of the communication inside a computation}, in proportion to its time on an idle fabric."""
     idle = activity.moving
     if len(idle) < 2:
         return dict.fromkeys(idle, 1.0)
@@ -189,9 +192,9 @@ def _waited(record: Record) -> Iterable[Part]:
     rows = np.flatnonzero(~sends & ~hosts & (waits.over > waits.asked))
     moved = _moved(record, waits.kind[rows], waits.rank[rows], waits.asked[rows], waits.over[rows])
     for number, kind in enumerate(waits.kinds):
-        own = waits.kind[rows] == number
-        if own.any():
-            yield PART_OF.get(kind, kind), waits.rank[rows[own]], moved[own]
+        of_kind = waits.kind[rows] == number
+        if of_kind.any():
+            yield PART_OF.get(kind, kind), waits.rank[rows[of_kind]], moved[of_kind]
 
 
 def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -> Floats:
@@ -202,17 +205,17 @@ def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -
     """
     shape, tasks = record.shape, record.tasks
     names, stream = {name: number for number, name in enumerate(tasks.shape.streams)}, tasks.shape.stream
-    asked = np.array([names.get(name, -1) for name in record.waits.kinds], np.int64)[kind]
-    events = np.flatnonzero(np.isin(stream, asked)[shape.event_task])
+    stream_of_wait = np.array([names.get(name, -1) for name in record.waits.kinds], np.int64)[kind]
+    events = np.flatnonzero(np.isin(stream, stream_of_wait)[shape.event_task])
     starts, ends = record.starts[events], record.ends[events]
-    own = shape.event_rank[events] * len(names) + stream[shape.event_task[events]]
-    wanted = rank * len(names) + asked
-    order = np.lexsort((ends, own))
-    own, starts, ends = own[order], starts[order], ends[order]
+    track = shape.event_rank[events] * len(names) + stream[shape.event_task[events]]
+    track_of_wait = rank * len(names) + stream_of_wait
+    order = np.lexsort((ends, track))
+    track, starts, ends = track[order], starts[order], ends[order]
     share = 0.5 / record.ends.max()
-    first = np.maximum(np.searchsorted(own + share * ends, wanted + share * begin) - 1, 0)
-    last = np.minimum(np.searchsorted(own + share * starts, wanted + share * end) + 1, len(own))
+    first = np.maximum(np.searchsorted(track + share * ends, track_of_wait + share * begin) - 1, 0)
+    last = np.minimum(np.searchsorted(track + share * starts, track_of_wait + share * end) + 1, len(track))
     count = last - first
     wait, place = np.repeat(np.arange(len(count)), count), ranges(first, last)
     moved = np.minimum(ends[place], end[wait]) - np.maximum(starts[place], begin[wait])
-    return summed(wait, np.maximum(moved, 0.0) * (own[place] == wanted[wait]), len(count))
+    return summed(wait, np.maximum(moved, 0.0) * (track[place] == track_of_wait[wait]), len(count))

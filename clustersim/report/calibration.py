@@ -90,36 +90,37 @@ class Kind:
 
 
 class PublishedSteps:
-    """Published steps that were compared, by publisher, without the publisher `without`."""
+    """Published steps that were compared, by publisher."""
 
-    def __init__(self, seen: Mapping[str, Mapping[str, Any]], without: str = "") -> None:
-        self.publishers = {name: one for name, one in seen.items() if without not in (name, one["kin"])}
+    def __init__(self, rows: Mapping[str, Mapping[str, Any]], without: str = "") -> None:
+        """rows: `seen` of the table of errors. without: publisher, or the name of its kin, that is left out."""
+        self.publishers = {name: row for name, row in rows.items() if without not in (name, row["kin"])}
 
     def having(self, grouping: str, group: str) -> list[str]:
         """Return the publishers with steps of a group."""
-        return [name for name, one in self.publishers.items() if group in one[grouping]]
+        return [name for name, row in self.publishers.items() if group in row[grouping]]
 
     @property
     def most_gpus(self) -> int:
         """Number of GPUs of the largest step."""
-        return max([one["most_gpus"] for one in self.publishers.values()], default=1)
+        return max([row["most_gpus"] for row in self.publishers.values()], default=1)
 
     def unlike(self, kind: Kind) -> list[str]:
         """Return the properties of a step, in words, that no published step has."""
-        found = [
+        properties = [
             WORDS[name].format(group)
             for name, group in kind.groups.items()
             if name in ("machine", "framework", "experts") and len(self.having(name, group)) < ENOUGH.get(name, 1)
         ]
         if kind.gpus > self.most_gpus:
-            found.append(f"on more than {self.most_gpus:,} GPUs")
-        return found
+            properties.append(f"on more than {self.most_gpus:,} GPUs")
+        return properties
 
     def width(self, kind: Kind) -> float:
         """Return the width of a step's interval, relative to a published kind of step that never waits for the host."""
         beyond = max(0.0, log2(kind.gpus / self.most_gpus))
-        things = sum(not one.startswith("on more than") for one in self.unlike(kind))
-        return hypot(1.0, UNSEEN * things**0.5, DOUBLING * beyond, HOST * kind.launching)
+        others = sum(not property_.startswith("on more than") for property_ in self.unlike(kind))
+        return hypot(1.0, UNSEEN * others**0.5, DOUBLING * beyond, HOST * kind.launching)
 
 
 def _bucket(value: float, edges: tuple[tuple[float, str], ...]) -> str:
@@ -128,8 +129,8 @@ def _bucket(value: float, edges: tuple[tuple[float, str], ...]) -> str:
 
 
 @cache
-def shipped() -> Mapping[str, Any]:
-    """Return the shipped table of errors."""
+def shipped_table() -> Mapping[str, Any]:
+    """Return `step_errors.json`, the shipped table of errors, whose keys `validate.calibrate.table` explains."""
     table: Mapping[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
     return table
 
@@ -163,20 +164,20 @@ def software_level(kind: Kind, table: Mapping[str, Any], without: str = "") -> S
     """
     rows = [
         (name, trainer, year <= EARLY, max(-FARTHEST, min(FARTHEST, mean)))
-        for name, one in table["levels"].items()
-        if without not in (name, one["kin"])
-        for trainer, year, mean, _ in one["trainers"]
+        for name, row in table["levels"].items()
+        if without not in (name, row["kin"])
+        for trainer, year, mean, _ in row["trainers"]
     ]
     early = kind.year is not None and kind.year <= EARLY
-    own = [row for row in rows if row[1] == kind.trainer]
+    of_trainer = [row for row in rows if row[1] == kind.trainer]
     level = _mean(rows)
-    level = _mean(own, level, POOLED)
-    level = _mean([row for row in own if row[2] == early], level, POOLED_YEARS)
-    return SoftwareLevel(level, len({name for name, *_ in own or rows}))
+    level = _mean(of_trainer, level, POOLED)
+    level = _mean([row for row in of_trainer if row[2] == early], level, POOLED_YEARS)
+    return SoftwareLevel(level, len({name for name, *_ in of_trainer or rows}))
 
 
 def _mean(rows: Sequence[tuple[str, str, bool, float]], prior: float = 0.0, weight: float = 0.0) -> float:
-    """Return the mean of the rows' levels and a prior with the weight of `weight` rows."""
+    """Return the mean of the levels (last column) of `rows`, and of `prior` with the weight of `weight` rows."""
     return (math.fsum([level for *_, level in rows]) + weight * prior) / ((len(rows) + weight) or 1.0)
 
 
@@ -186,7 +187,7 @@ def expected(seconds: float, kind: Kind, without: str = "", table: Mapping[str, 
     `without` is a publisher, or its kin, that is left out. `table` is by default the shipped one. The interval is unknown for
     other predictors and clocks than those of the comparison.
     """
-    table = shipped() if table is None else table
+    table = shipped_table() if table is None else table
     level = software_level(kind, table, without)
     centre = seconds * level.factor
     if kind.predictor != table["predictor"] or kind.clocks != table["clocks"]:
@@ -201,6 +202,6 @@ def basis(table: Mapping[str, Any], kind: Kind, published: PublishedSteps) -> st
     """Return the basis of an interval in words: published steps, their publishers, and properties that none of them has."""
     inside, publishers = 100 * table["inside_when_left_out"], len(table["seen"])
     steps = f"covers {inside:.0f} % of {table['rows']:,} published runs"
-    said = f"{steps}; of {publishers} publishers, each as a stranger's"
+    sentence = f"{steps}; of {publishers} publishers, each as a stranger's"
     unlike = published.unlike(kind)
-    return f"{said}; wider, as none was {' or '.join(unlike)}" if unlike else said
+    return f"{sentence}; wider, as none was {' or '.join(unlike)}" if unlike else sentence

@@ -39,7 +39,7 @@ class RankTrace:
     """{(sender, family, stage, number): bytes} of messages that the rank receives."""
 
     def written(self) -> list[TraceNode]:
-        """Return the nodes. Raises InputError for a feature that Chakra cannot express."""
+        """Add all nodes of the rank's step to `nodes`, once, and return them. Raises InputError if Chakra cannot express one."""
         plan, layout = self.plan, self._program.layout
         begin = plan.begins[self._cell]
         for key, microbatch in self._program.passes():
@@ -79,7 +79,7 @@ class RankTrace:
             self._launch(task, NodeType.COLL, self._collective(family, op, size))
 
     def _now(self) -> list[int]:
-        """Return the last node on the compute stream, if any."""
+        """Return a list of the last node on the compute stream; empty before the first."""
         return [] if self.last is None else [self.last]
 
     def _launch(self, task: Task, kind: NodeType, attributes: Attributes) -> None:
@@ -99,7 +99,7 @@ class RankTrace:
         self.launched[task.kind if task.kind == READY else HOST].append(node)
 
     def _awaited(self, handle: Handle, microbatch: int) -> Iterator[int]:
-        """Yield the nodes of a handle. A message has its own receiving node."""
+        """Yield the numbers of the nodes that a handle waits for. A message adds its own receiving node."""
         if isinstance(handle, PassMessage):
             family = handle.family
             pairs = self.families[family]
@@ -108,12 +108,12 @@ class RankTrace:
             attributes = {**ends, **_sized(self._bytes(peer, handle)), **self._communicator, "pg_desc": family}
             yield self._node(NodeType.RECV, f"receive {family}", [], 0.0, attributes)
         elif isinstance(handle, Wait):
-            own = self.launched[handle.stream]
-            done = own[: handle.first] if handle.first is not None else own[: len(own) - handle.but]
+            launched = self.launched[handle.stream]
+            done = launched[: handle.first] if handle.first is not None else launched[: len(launched) - handle.but]
             yield from done[-1:]
 
     def _bytes(self, sender: int, message: PassMessage) -> float:
-        """Return the bytes of a message to the rank, which the sender's task says."""
+        """Return the bytes of a message from the rank `sender`, as its task has them."""
         key = sender, message.family, self._program.own[message.chunk] + message.ahead, message.number
         if key not in self.sizes:
             program = self._program_of(sender)
@@ -139,7 +139,7 @@ class RankTrace:
         stage = self._program.stage(task.chunk)
         name = f"{stage}{task.kind}{microbatch}" if stage >= 0 else task.kind or "wait"
         segments, host, begun = iter(activity.segments), 0.0, waits
-        for before, call, flows, beside in pass_runs(source) if source else ():
+        for before, call, flows, overlapped in pass_runs(source) if source else ():
             segment = next(segments)
             if segment.launched:
                 begun = [self._node(NodeType.COMP, f"launch {name}", begun, segment.launched - host, CPU)]
@@ -153,7 +153,7 @@ class RankTrace:
             moved = self._node(
                 NodeType.COLL, f"{call.op} {call.group}", waits, 0.0, self._collective(call.group, call.op, call.size)
             )
-            waits = [self._node(NodeType.COMP, name, waits, hidden, _work(beside))] if hidden else []
+            waits = [self._node(NodeType.COMP, name, waits, hidden, _work(overlapped))] if hidden else []
             waits.append(moved)
         if source is None and activity.idle:
             waits = [self._node(NodeType.COMP, name, waits, activity.idle, {})]
@@ -191,6 +191,7 @@ class RankTrace:
 
 
 CPU: Attributes = {"is_cpu_op": True}
+"""Attributes of a node that runs on the host."""
 
 
 def _work(kernels: Sequence[Kernel]) -> Attributes:
@@ -209,7 +210,7 @@ def group_name(families: Mapping[str, Ints], family: str, group: int) -> str:
     return str(1 + sum(len(families[name]) for name in names[: names.index(family)]) + group)
 
 
-def groups(families: Mapping[str, Ints]) -> dict[str, list[int]]:
+def group_ranks(families: Mapping[str, Ints]) -> dict[str, list[int]]:
     """Return {name of a group: its ranks}."""
     return {
         group_name(families, family, i): ranks

@@ -54,9 +54,9 @@ NOT_FOLDED = FoldedTime(np.inf, 0.0, 0, 0)
 
 
 def folded_time(record: Record, pipeline: int) -> FoldedTime:
-    """Return the folded step of a record, or `NOT_FOLDED`.
+    """Return the step of a record without its repeated periods; `NOT_FOLDED` if they have fewer than WORTH microbatches.
 
-    `pipeline` is the number of pipeline ranks, the microbatches per period of interleaved schedules.
+    pipeline: number of pipeline ranks, which is also the microbatches per period of interleaved schedules.
     """
     shape, microbatch = record.shape, record.shape.event_microbatch
     start, took = record.starts, record.ends - record.starts
@@ -66,46 +66,53 @@ def folded_time(record: Record, pipeline: int) -> FoldedTime:
         later = _row_of(key, np.where(microbatch < 0, -1, key + moved))
         earlier = _row_of(key, np.where(microbatch < moved, -1, key - moved))
         tried = (_window(record, start, took, (later, earlier), moved, p) for p in _periods(record, start, later))
-        found = max(tried, key=lambda one: one.left_out, default=NOT_FOLDED)
-        if found.periods * moved >= WORTH:
-            return found
+        longest = max(tried, key=lambda window: window.left_out, default=NOT_FOLDED)
+        if longest.periods * moved >= WORTH:
+            return longest
     return NOT_FOLDED
 
 
 def _row_of(key: Ints, wanted: Ints) -> Ints:
-    """Return for each entry of `wanted` the index of the row with that key; -1 if there is none, or more than one."""
+    """Return for each entry of `wanted` its index in `key`; -1 if it is not there, or several times."""
     order = np.argsort(key, kind="stable")
     at = key[order]
     left, right = np.searchsorted(at, wanted), np.searchsorted(at, wanted, "right")
-    found: Ints = np.where(right - left == 1, order[np.minimum(left, len(at) - 1)], -1)
-    return found
+    rows: Ints = np.where(right - left == 1, order[np.minimum(left, len(at) - 1)], -1)
+    return rows
 
 
 def _periods(record: Record, start: Floats, later: Ints) -> list[float]:
-    """Return the most frequent intervals between a task and its next repetition, the candidates for the period."""
-    has = later >= 0
-    off = _SAME * record.end
-    times, many = np.unique(np.round((start[later[has]] - start[has]) / off / 10), return_counts=True)
-    common = times[np.argsort(-many, kind="stable")][:CANDIDATES]
-    delta = start[later[has]] - start[has]
-    return [float(np.median(delta[np.abs(delta - one * off * 10) <= 10 * off])) for one in common.tolist() if one > 0]
+    """Return the candidates for the period: the most frequent intervals, in s, between a task and its next repetition.
+
+    later: index of the next repetition of each task; -1 without one.
+    """
+    repeated = later >= 0
+    tolerance = 10 * _SAME * record.end
+    delta = start[later[repeated]] - start[repeated]
+    times, counts = np.unique(np.round(delta / tolerance), return_counts=True)
+    common = (times[np.argsort(-counts, kind="stable")][:CANDIDATES] * tolerance).tolist()
+    return [float(np.median(delta[np.abs(delta - time) <= tolerance])) for time in common if time > 0]
 
 
 def _window(
     record: Record, start: Floats, took: Floats, neighbours: tuple[Ints, Ints], moved: int, period: float
 ) -> FoldedTime:
-    """Return the longest window in which every period repeats exactly the previous one."""
+    """Return the longest window in which every period of `period` seconds repeats exactly the previous one.
+
+    start, took: start and duration of each task in s. neighbours: index of its next and its previous repetition; -1 without one.
+    moved: microbatches per period.
+    """
     later, earlier = neighbours
-    off = _SAME * record.end
+    tolerance = _SAME * record.end
     delta = np.where(later >= 0, start[later] - start, np.nan)
-    has = later >= 0
-    steady = has & (np.abs(delta - period) <= off) & (np.abs(took[later] - took) <= off)
+    repeated = later >= 0
+    steady = repeated & (np.abs(delta - period) <= tolerance) & (np.abs(took[later] - took) <= tolerance)
     known = (earlier >= 0) & steady[earlier]
     odd = np.sort(np.concatenate([start[~steady], start[~known] - period, [record.begin, float(start.max())]]))
     place = int(np.diff(odd).argmax())
-    inside = start[(start > odd[place] + off) & steady]
+    inside = start[(start > odd[place] + tolerance) & steady]
     if not len(inside):
         return NOT_FOLDED
     first = (odd[place] + float(inside.min())) / 2  # between two starts, so that rounding decides nothing
-    periods = max(int((odd[place + 1] + period - off - first) / period) - 2, 0)
+    periods = max(int((odd[place + 1] + period - tolerance - first) / period) - 2, 0)
     return FoldedTime(first + period, period, periods, moved)

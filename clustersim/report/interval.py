@@ -49,7 +49,7 @@ def step_kernels(work: Work, path: Path, bounds: Bounds) -> StepKernels:
 
 def exposed(work: Work, path: Path) -> tuple[Floats, Floats]:
     """Return the seconds of each kernel on the critical path, and of one launch of it, both (node types, kernels)."""
-    each = np.array([[own.get(kernel, math.inf) for kernel in work.kernels] for own in work.seconds])
+    each = np.array([[of_kernel.get(kernel, math.inf) for kernel in work.kernels] for of_kernel in work.seconds])
     number: dict[OperatorStep, int] = {kernel: place for place, kernel in enumerate(work.kernels)}
     shape, computed, seconds = path.record.shape, path.computed(), defaultdict[tuple[int, int], float](float)
     plan = path.record.plan
@@ -57,11 +57,11 @@ def exposed(work: Work, path: Path) -> tuple[Floats, Floats]:
     for task in np.flatnonzero(computed).tolist():
         seconds[kinds[int(shape.task_rank[task])], int(shape.line[task])] += float(computed[task])
     result, counts = np.zeros(each.shape), dict[int, tuple[Ints, Ints]]()
-    for (kind, line), own in seconds.items():
+    for (kind, line), on_path in seconds.items():
         items = shape.lines[line].items  # several lines share one list
-        which, often = counts.get(id(items)) or counts.setdefault(id(items), _counted(items, number))
-        alone = often * each[kind, which]
-        result[kind, which] += alone * (own / math.fsum(alone.tolist()))
+        which, count = counts.get(id(items)) or counts.setdefault(id(items), _counted(items, number))
+        line_seconds = count * each[kind, which]
+        result[kind, which] += line_seconds * (on_path / math.fsum(line_seconds.tolist()))
     return result, each
 
 
@@ -69,6 +69,6 @@ def _counted(items: Steps, number: Mapping[OperatorStep, int]) -> tuple[Ints, In
     """Return the `number` of each distinct kernel of a pass, and how often it runs there, in order of appearance."""
     once = once_each(items, Kernel)  # layers repeat the same objects
     place = dict(zip(map(id, once), map(number.get, once), strict=True))
-    found = Counter(map(place.get, map(id, items)))
-    del found[None]  # None counts items that are not kernels
-    return np.array(list(found), np.int64), np.array(list(found.values()), np.int64)
+    counts = Counter(map(place.get, map(id, items)))
+    del counts[None]  # None counts items that are not kernels
+    return np.array(list(counts), np.int64), np.array(list(counts.values()), np.int64)

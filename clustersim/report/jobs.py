@@ -18,15 +18,15 @@ from clustersim.engine.network import Network
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Variant
 from clustersim.parallel.job import Job
-from clustersim.report.breakdown import breakdown, mean
+from clustersim.report.breakdown import breakdown, mean_of_ranks
 from clustersim.report.links import link_bytes
 from clustersim.report.summary import Forecast, cluster_facts, memory_facts, predictor_facts, split_facts
-from clustersim.report.trace import chosen, shown
+from clustersim.report.trace import drawn_cells, shown_counts
 from clustersim.report.verdicts import not_modelled
 from clustersim.topology.model import Topology
 
 
-class Alone(NamedTuple):
+class AloneStep(NamedTuple):
     """One step of a job that has the cluster to itself."""
 
     plan: Plan
@@ -45,7 +45,7 @@ class JobSteps(NamedTuple):
     nodes: Ints
     gpus: Ints
     start: float
-    alone: Alone
+    alone: AloneStep
     plan: Plan
     steps: tuple[Record, ...]
     """All complete steps."""
@@ -59,7 +59,7 @@ class JobSteps(NamedTuple):
 
     def traced(self, jobs: int) -> list[int]:
         """Return the rank cells of the job in a trace of `jobs` jobs, with all their steps."""
-        return chosen(self.steps, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
+        return drawn_cells(self.steps, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Shared:
 Interval = tuple[float, float]
 
 
-def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
-    """Return {`jobs`: names, `links`: number of links that two jobs share, `tiers`: `_link` of the busiest of each tier}.
+def shared_links(shared: Shared, a: int, b: int) -> dict[str, Any]:
+    """Return {`jobs`: names, `links`: number of links that two jobs share, `tiers`: `_link_load` of the busiest of each tier}.
 
     `both` is the share of the time in which both jobs have a transfer in progress on it, latency included; None without a
     common period. Jobs that use a link at different times do not slow each other down, however busy it is.
@@ -97,12 +97,12 @@ def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
     for tier in shared.cluster.tiers:
         if both[tier.span].any():
             busiest = tier.first + int(use[tier.span].argmax())
-            tiers.append({"tier": tier.name, "links": int(both[tier.span].sum()), **_link(shared, busiest, a, b)})
-    tiers.sort(key=lambda one: -one["utilization"])
+            tiers.append({"tier": tier.name, "links": int(both[tier.span].sum()), **_link_load(shared, busiest, a, b)})
+    tiers.sort(key=lambda tier: -tier["utilization"])
     return {"jobs": [shared.jobs[a].name, shared.jobs[b].name], "links": int(both.sum()), "tiers": tiers}
 
 
-def _link(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
+def _link_load(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
     """Return the load of all jobs on a link: bytes/s, mean utilization, and each job's share."""
     rates = {t.name: float(rate) for t, rate in zip(shared.jobs, shared.rates[:, link], strict=True) if rate}
     total = math.fsum(rates.values())
@@ -112,32 +112,32 @@ def _link(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
         "bytes_per_s": rates,
         "share": {name: rate / total for name, rate in rates.items()},
         "utilization": total / float(shared.cluster.capacity[link]),
-        "both": _both(shared, link, a, b),
+        "both": _common_share(shared, link, a, b),
     }
 
 
-def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
+def _common_share(shared: Shared, link: int, a: int, b: int) -> float | None:
     """Return the share of the window in which both jobs have a transfer in progress on a link; None without a window."""
     begin, end = shared.window
     if end <= begin:
         return None
-    one, two = (_active(shared.jobs[i], link) for i in (a, b))
-    return common_seconds(one, two, shared.window) / (end - begin)
+    first, second = (_transfer_intervals(shared.jobs[i], link) for i in (a, b))
+    return common_seconds(first, second, shared.window) / (end - begin)
 
 
-def _active(one: JobSteps, link: int) -> set[Interval]:
+def _transfer_intervals(job: JobSteps, link: int) -> set[Interval]:
     """Return the intervals in which a transfer of a job over a link is in progress."""
-    wanted = _flows(one.plan.network, link)
-    found: set[Interval] = set()
+    flows = _flows(job.plan.network, link)
+    intervals: set[Interval] = set()
     places = [  # all steps of a job have the same tasks
-        [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
-        for activity in one.counted[0].tasks.different
+        [i for i, segment in enumerate(activity.segments) if id(segment.flow) in flows]
+        for activity in job.counted[0].tasks.different
     ]
-    for step in one.counted:
+    for step in job.counted:
         kind = step.tasks.of_task[step.shape.event_task]
         for event in np.flatnonzero(np.array([*map(bool, places)], bool)[kind]).tolist():
-            found.update(_intervals(step, event, places[kind[event]]))
-    return found
+            intervals.update(_intervals(step, event, places[kind[event]]))
+    return intervals
 
 
 def _flows(network: Network, link: int) -> set[int]:
@@ -145,13 +145,13 @@ def _flows(network: Network, link: int) -> set[int]:
     result = set()
     cells: dict[Variant, list[set[int]]] = {}
     for call in network.plans:
-        of = network.cells.groups[call.group].of
+        cell_of = network.cells.groups[call.group].of
         for cell in range(len(network.cells.groups[call.group].first)):
             variant = network.variant(call, cell)
             if variant not in cells:
-                cells[variant] = [set(of[t.group[t.link == link]].tolist()) for t in network.phases(variant)]
+                cells[variant] = [set(cell_of[t.group[t.link == link]].tolist()) for t in network.phases(variant)]
             flows = network.flows(call)[cell]
-            result |= {id(flow) for own, flow in zip(cells[variant], flows, strict=True) if cell in own}
+            result |= {id(flow) for crossing, flow in zip(cells[variant], flows, strict=True) if cell in crossing}
     return result
 
 
@@ -167,20 +167,20 @@ def _intervals(step: Record, event: int, places: Iterable[int]) -> Iterator[Inte
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
     """Return the union of intervals, in ascending order and disjoint."""
-    found = list[Interval]()
+    union = list[Interval]()
     for first, end in sorted(intervals):
-        if found and first <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if union and first <= union[-1][1]:
+            union[-1] = union[-1][0], max(union[-1][1], end)
         else:
-            found.append((first, end))
-    return found
+            union.append((first, end))
+    return union
 
 
-def common_seconds(one: Iterable[Interval], two: Iterable[Interval], window: Interval) -> float:
+def common_seconds(first: Iterable[Interval], second: Iterable[Interval], window: Interval) -> float:
     """Return the seconds of a window in which an interval of each of two sets is in progress. Intervals of a set may overlap."""
     edges = [
         (min(max(time, window[0]), window[1]), side, step)
-        for side, intervals in enumerate((one, two))
+        for side, intervals in enumerate((first, second))
         for interval in intervals
         for time, step in zip(interval, (1, -1), strict=True)
     ]
@@ -200,12 +200,12 @@ def summary(shared: Shared) -> dict[str, Any]:
     return {
         "cluster": cluster_facts(shared.cluster),
         "warnings": [*shared.cluster.notes, *shared.cluster.warnings],
-        "free_nodes": shared.cluster.nodes - sum(len(one.nodes) for one in shared.jobs),
+        "free_nodes": shared.cluster.nodes - sum(len(job.nodes) for job in shared.jobs),
         "placement": shared.placement,
         "steps": shared.steps,
-        "jobs": [_job(shared, one) for one in shared.jobs],
-        "meetings": [meeting(shared, a, b) for a, b in combinations(range(len(shared.jobs)), 2)],
-        "not_modelled": not_modelled([one.job for one in shared.jobs]),
+        "jobs": [_job(shared, job) for job in shared.jobs],
+        "meetings": [shared_links(shared, a, b) for a, b in combinations(range(len(shared.jobs)), 2)],
+        "not_modelled": not_modelled([job.job for job in shared.jobs]),
         "simulated": _simulated(shared),
     }
 
@@ -237,7 +237,7 @@ def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
         "exposed_together_s": _exposed(together),
         "breakdown_alone_s": alone,
         "breakdown_together_s": together,
-        "trace": shown(one.traced(len(shared.jobs)), one.plan),
+        "trace": shown_counts(one.traced(len(shared.jobs)), one.plan),
         "steps": [
             {"begin_s": step.begin, "step_s": step.end - step.begin, "counted": number >= early}
             for number, step in enumerate(one.steps)
@@ -247,7 +247,7 @@ def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
 
 def _parts(plan: Plan, step: Record) -> dict[str, float]:
     """Return {part: seconds} of a job's step, mean of its ranks."""
-    return mean(breakdown(step), plan.size.tolist())
+    return mean_of_ranks(breakdown(step), plan.size.tolist())
 
 
 def _exposed(parts: dict[str, float]) -> float:
@@ -257,14 +257,14 @@ def _exposed(parts: dict[str, float]) -> float:
 
 def _simulated(shared: Shared) -> dict[str, Any]:
     """Return the number of ranks, events and links simulated; `links` of the largest simulation, `events` of the common one."""
-    links = max((one.plan.network.cells.links for one in shared.jobs), key=lambda one: len(one.of))
+    links = max((job.plan.network.cells.links for job in shared.jobs), key=lambda job: len(job.of))
     first = shared.jobs[0].steps[0]
     return {
-        "ranks": sum(one.job.mesh.size for one in shared.jobs),
-        "rank_classes": sum(len(one.plan.first) for one in shared.jobs),
+        "ranks": sum(job.job.mesh.size for job in shared.jobs),
+        "rank_classes": sum(len(job.plan.first) for job in shared.jobs),
         "links_that_can_be_short": len(links.of),
         "link_classes": len(links.first),
-        "seconds": max(step.end for one in shared.jobs for step in one.steps),
+        "seconds": max(step.end for job in shared.jobs for step in job.steps),
         "events": first.events,
         "maxmin_solves": first.solves,
     }

@@ -14,9 +14,17 @@ from clustersim.report.links import tier_of
 from clustersim.report.result import put_result
 from clustersim.report.store import Question
 from clustersim.report.table import table
-from clustersim.report.terminal import NAMES, basis, counted, degrees, left_out, paragraphs, simulated
-from clustersim.report.trace import by_cell, slices, streams
-from clustersim.report.trace_events import FIRST, said_of
+from clustersim.report.terminal import (
+    NAMES,
+    basis,
+    counted,
+    degrees,
+    left_out,
+    paragraphs,
+    simulated,
+)
+from clustersim.report.trace import slices, spans_of_cells, streams
+from clustersim.report.trace_events import FIRST, metadata_event
 from clustersim.report.verdicts import WORDS
 from clustersim.units import duration, gibibytes, scaled, seconds
 
@@ -24,14 +32,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def save(target: Path, summary: Mapping[str, Any], shared: Shared, asked: Question, force: bool = False) -> Path:
+def save(target: Path, summary: Mapping[str, Any], shared: Shared, question: Question, force: bool = False) -> Path:
     """Write manifest.json, summary.json, jobs.parquet, steps.parquet, links.parquet and trace.json.gz to a folder.
 
     Returns the folder. An existing one is replaced as by `put`.
     """
     tables = {"jobs": jobs_table(summary), "steps": steps_table(summary), "links": links_table(shared)}
     facts = {job["name"]: job["trace"] for job in summary["jobs"]}
-    return put_result(target, asked, summary, tables, (facts, _events(shared)), force, {})
+    return put_result(target, question, summary, tables, (facts, _events(shared)), force, {})
 
 
 def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:
@@ -83,17 +91,17 @@ def links_table(shared: Shared) -> pl.DataFrame:
 
 def _events(shared: Shared) -> Iterator[str]:
     """Yield the events of the trace: one process per job, one track per stream of a rank cell."""
-    for number, one in enumerate(shared.jobs, FIRST):
-        yield said_of(number, None, "process_name", "name", one.name)
+    for number, job in enumerate(shared.jobs, FIRST):
+        yield metadata_event(number, None, "process_name", "name", job.name)
         begun = FIRST
-        every = (span for step in one.steps for span in step.spans)
-        for cell, row in by_cell(every, one.traced(len(shared.jobs))).items():
+        every = (span for step in job.steps for span in step.spans)
+        for cell, row in spans_of_cells(every, job.traced(len(shared.jobs))).items():
             names = ["compute", *sorted({name for span in row for name in streams(span)} - {"compute"})]
             track = {name: begun + i for i, name in enumerate(names)}
             begun += len(names)
-            label = f"rank {int(one.plan.first[cell])}"
+            label = f"rank {int(job.plan.first[cell])}"
             for name, tid in track.items():
-                yield said_of(number, tid, "thread_name", "name", f"{label} {name}")
+                yield metadata_event(number, tid, "thread_name", "name", f"{label} {name}")
             for span in row:
                 yield from slices(span, number, track)
 
@@ -109,10 +117,13 @@ def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[s
     """
     predictors = [job["predictor"] for job in summary["jobs"]]
     length = f" for {seconds(summary['simulated']['seconds'])}"
-    last = [f"kernel times by {' and '.join(dict.fromkeys(p['name'] for p in predictors))}", *left_out(summary)]
+    last = [
+        f"kernel times by {' and '.join(dict.fromkeys(p['name'] for p in predictors))}",
+        *left_out(summary),
+    ]
     if verbose:
         last = [simulated(summary, took, length), *basis(summary, predictors)]
-    return paragraphs(_head(summary), _times(summary), _exposed(summary), *map(_meeting, summary["meetings"]), last)
+    return paragraphs(_head(summary), _times(summary), _exposed(summary), *map(_shared, summary["meetings"]), last)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -137,10 +148,10 @@ def _head(summary: dict[str, Any]) -> list[str]:
     ]
     free = f", {summary['free_nodes']} of {cluster['nodes']} nodes free" if summary["free_nodes"] else ""
     where = f"{cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}{free}"
-    said = [f"warning: {warning}" for warning in summary["warnings"]]
+    warnings = [f"warning: {warning}" for warning in summary["warnings"]]
     return [
         f"{counted(len(jobs), 'job')} on {where}",
-        *said,
+        *warnings,
         *_table(("job", "nodes", "GPUs", "split", "memory"), rows),
     ]
 
@@ -182,21 +193,21 @@ def _changed(job: dict[str, Any]) -> list[str]:
     return [name for name in together if abs(together[name] - alone.get(name, 0.0)) > least]
 
 
-def _meeting(meeting: dict[str, Any]) -> list[str]:
+def _shared(meeting: dict[str, Any]) -> list[str]:
     """Return the table of the links that two jobs share: load by tier, each job's share, and how long both use them."""
-    one, two = meeting["jobs"]
+    a, b = meeting["jobs"]
     if not meeting["links"]:
-        return [f"{one} and {two} share no link"]
+        return [f"{a} and {b} share no link"]
     rows = [
         (
             tier["tier"],
             str(tier["links"]),
             tier["busiest"],
-            *(f"{scaled(tier['bytes_per_s'][name], 'B/s')} ({100 * tier['share'][name]:.0f} %)" for name in (one, two)),
+            *(f"{scaled(tier['bytes_per_s'][name], 'B/s')} ({100 * tier['share'][name]:.0f} %)" for name in (a, b)),
             f"{100 * tier['utilization']:.1f} %",
             "" if tier["both"] is None else f"{100 * tier['both']:.1f} % of the time",
         )
         for tier in meeting["tiers"]
     ]
-    head = ("tier", "links", "the busiest", one, two, "utilization", "both at once")
-    return [f"{one} and {two} share {meeting['links']:,} links", *_table(head, rows)]
+    head = ("tier", "links", "the busiest", a, b, "utilization", "both at once")
+    return [f"{a} and {b} share {meeting['links']:,} links", *_table(head, rows)]

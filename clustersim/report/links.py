@@ -42,18 +42,18 @@ def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit
     cells: dict[Variant, list[int]] = {}
     for variant, cell in calls:
         cells.setdefault(variant, []).append(cell)
-    found: list[Limit] = []
-    for variant, own in cells.items():
-        groups = network.cells.groups[variant[0]].first[own]
+    limiting: list[Limit] = []
+    for variant, of_variant in cells.items():
+        groups = network.cells.groups[variant[0]].first[of_variant]
         for t in network.traffic[variant]:
             group, link, seconds = _limiting(t, network.topology, groups)
-            cuts = np.searchsorted(group, np.arange(len(own) + 1)).tolist()
-            found += [
+            cuts = np.searchsorted(group, np.arange(len(of_variant) + 1)).tolist()
+            limiting += [
                 Limit((variant, cell), link[a:b], float(seconds[a]))
-                for cell, a, b in zip(own, cuts, cuts[1:], strict=False)
+                for cell, a, b in zip(of_variant, cuts, cuts[1:], strict=False)
                 if b > a
             ]
-    return found
+    return limiting
 
 
 def _limiting(t: Traffic, topology: Topology, groups: Ints) -> tuple[Ints, Ints, Floats]:
@@ -76,10 +76,10 @@ def path_limits(path: Path, network: Network) -> tuple[list[Limit], Floats]:
     for span in path:
         for call, size in span.carried.items():
             sizes[call] = sizes.get(call, 0.0) + size
-    found, total = limits(sizes, network), np.zeros(len(network.topology.capacity))
-    for one in found:
-        total[one.links] += sizes[one.call] * one.seconds
-    return found, total
+    limiting, total = limits(sizes, network), np.zeros(len(network.topology.capacity))
+    for limit in limiting:
+        total[limit.links] += sizes[limit.call] * limit.seconds
+    return limiting, total
 
 
 def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -
     return [
         {
             "link": topology.link_name(i),
-            **dict(zip(("from", "to"), ends(topology, i), strict=True)),
+            **dict(zip(("from", "to"), end_names(topology, i), strict=True)),
             "bytes": float(crossed[i]),
             "utilization": float(use[i]),
             "limiting_s": float(limiting[i]),
@@ -112,13 +112,13 @@ def tier_of(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Ints]:
     return tiers, np.asarray(links) - starts[tiers]
 
 
-def ends(topology: Topology, link: int) -> tuple[str, str]:
+def end_names(topology: Topology, link: int) -> tuple[str, str]:
     """Return the names of both ends of a link: GPUs and NICs by their node, switches as in `show --draw` and exports."""
-    a, b = (_place(topology, end) for end in topology.ends(link))
+    a, b = (_end_name(topology, end) for end in topology.ends(link))
     return a, b
 
 
-def _place(topology: Topology, name: str) -> str:
+def _end_name(topology: Topology, name: str) -> str:
     """Return an end of a link in words: a GPU or NIC by its node, such as `node 3 GPU 1`, a switch by its name."""
     kind, _, number = name.partition("[")
     if kind not in ("gpu", "nic"):

@@ -24,7 +24,7 @@ def default(parts: Sequence[str | Path], overrides: Mapping[str, object], flags:
     words = [_short(_stem(part) if isinstance(part, Path) else part, STEM) for part in parts]
     pairs = ((key.rpartition(".")[2], str(value)) for key, value in overrides.items())
     changes = [_short(f"{key}{'' if text.isdecimal() else '-'}{text}", STEM) for key, text in pairs]
-    return _short("-".join([*words, *changes, *(word for word, said in flags.items() if said)]), ALL)
+    return _short("-".join([*words, *changes, *(word for word, wanted in flags.items() if wanted)]), ALL)
 
 
 def _stem(path: Path) -> str:

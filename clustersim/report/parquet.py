@@ -62,7 +62,7 @@ def encoded(columns: TableColumns) -> bytes:
         count = min(ROWS, rows - first)
         chunks = [_chunk(out, n, _part(c, first, count), count, optional[n]) for n, c in columns.items()]
         size = sum(before for _, before in chunks)
-        groups.append({1: [one for one, _ in chunks], 2: _Long(size), 3: _Long(count)})
+        groups.append({1: [entry for entry, _ in chunks], 2: _Long(size), 3: _Long(count)})
     schema = [{4: b"schema", 5: len(columns)}, *(_schema(n, c, optional[n]) for n, c in columns.items())]
     footer = _thrift({1: 1, 2: schema, 3: _Long(rows), 4: groups, 6: b"clustersim"})
     return bytes(out) + footer + len(footer).to_bytes(4, "little") + _MAGIC
@@ -75,8 +75,8 @@ def _rows(column: _Column) -> int:
 
 def _part(column: _Column, first: int, count: int) -> _Column:
     """Return `count` rows of a column from row `first` on."""
-    own = slice(first, first + count)
-    return column._replace(which=column.which[own]) if isinstance(column, Texts) else column[own]
+    rows = slice(first, first + count)
+    return column._replace(which=column.which[rows]) if isinstance(column, Texts) else column[rows]
 
 
 def _optional(column: _Column) -> bool:
@@ -157,14 +157,14 @@ def _thrift(value: Any) -> bytes:
         length = bytes([len(value) << 4 | kind]) if len(value) < 15 else bytes([0xF0 | kind]) + _varint(len(value))
         return length + b"".join(map(_thrift, value))
     numbers = zip([0, *value], value.items(), strict=False)
-    fields = (bytes([number - last << 4 | _KINDS[type(own)]]) + _thrift(own) for last, (number, own) in numbers)
+    fields = (bytes([number - last << 4 | _KINDS[type(field)]]) + _thrift(field) for last, (number, field) in numbers)
     return b"".join(fields) + b"\0"
 
 
 def _varint(number: int) -> bytes:
     """Return a number in groups of seven bits, lowest first; a set highest bit says that more follow."""
-    found = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*encoded, number])

@@ -20,7 +20,7 @@ from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE
 from clustersim.engine.traffic import Variant
 from clustersim.report.breakdown import Path, by_stream
-from clustersim.report.links import Limit, ends, tier_of
+from clustersim.report.links import Limit, end_names, tier_of
 from clustersim.topology.model import Topology
 
 COMPUTING = "kernels, and waiting for the host"
@@ -60,7 +60,7 @@ def path_shares(path: Path, limits: Iterable[Limit], width: int) -> dict[str, di
 
 def _longest_first(shares: dict[Any, float]) -> list[tuple[Any, float]]:
     """Return (key, seconds) of the shares without empty ones, the longest first."""
-    return sorted(((what, seconds) for what, seconds in shares.items() if seconds), key=lambda one: -one[1])
+    return sorted(((what, seconds) for what, seconds in shares.items() if seconds), key=lambda share: -share[1])
 
 
 def _exposed(path: Path) -> tuple[float, float, dict[tuple[Variant, int], float]]:
@@ -96,12 +96,12 @@ def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[di
     """Return the rows of links that limit transfers on the path, and of all other time, the longest first."""
     exposed, shared, sizes = _exposed(path)
     step = math.fsum(span.end - span.start for span in path)
-    found: dict[tuple[object, ...], tuple[float, set[int]]] = {}
-    for one in limits:
-        key = _key(one.links, topology)
-        seconds, links = found.get(key, (0.0, set()))
-        found[key] = seconds + sizes[one.call] * one.seconds, links | set(one.links.tolist())
-    rows = [_link(sorted(links), seconds, topology) for seconds, links in found.values()]
+    by_key: dict[tuple[object, ...], tuple[float, set[int]]] = {}
+    for limit in limits:
+        key = _key(limit.links, topology)
+        seconds, links = by_key.get(key, (0.0, set()))
+        by_key[key] = seconds + sizes[limit.call] * limit.seconds, links | set(limit.links.tolist())
+    rows = [_link(sorted(links), seconds, topology) for seconds, links in by_key.values()]
     rest = exposed - shared - math.fsum(row["path_s"] for row in rows)
     others = {COMPUTING: step - exposed, LATENCY: rest, SHARING: shared}
     rows += [
@@ -116,44 +116,44 @@ def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
     """Return the names under which limiting links are counted: degraded cables, else their tiers."""
     tiers, slow = _tiers(topology, links)
     if slow.any():
-        return tuple(sorted({cable(topology.link_name(link)) for link in links[slow].tolist()}))
-    return (*sorted({cable(topology.tiers[tier].name) for tier in np.unique(tiers).tolist()}), 0)
+        return tuple(sorted({undirected(topology.link_name(link)) for link in links[slow].tolist()}))
+    return (*sorted({undirected(topology.tiers[tier].name) for tier in np.unique(tiers).tolist()}), 0)
 
 
 def _tiers(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Mask]:
     """Return the index of the tier of each link, and whether the link is slower than healthy ones there."""
     tiers, _ = tier_of(topology, links)
-    return tiers, topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
+    return tiers, topology.capacity[links] < _SLOW * healthy_rates(topology)[tiers]
 
 
-def cable(link: str) -> str:
+def undirected(link: str) -> str:
     """Return the name of a link or tier without its direction."""
     return link.replace("-up", "").replace("-down", "")
 
 
-def sound_links(topology: Topology, kind: str) -> dict[str, Any] | None:
+def healthy_links(topology: Topology, kind: str) -> dict[str, Any] | None:
     """Return the row of all healthy links of a kind, such as `nvlink`, that do not limit anything; None without any."""
-    own = [
+    healthy = [
         tier.first + np.flatnonzero(topology.capacity[tier.span] >= _SLOW * rate)
-        for tier, rate in zip(topology.tiers, sound_rates(topology).tolist(), strict=True)
-        if cable(tier.name) == kind
+        for tier, rate in zip(topology.tiers, healthy_rates(topology).tolist(), strict=True)
+        if undirected(tier.name) == kind
     ]
-    links = np.concatenate(own).tolist() if own else []
+    links = np.concatenate(healthy).tolist() if healthy else []
     return _link(links, 0.0, topology) if links else None
 
 
-def sound_rates(topology: Topology) -> Floats:
+def healthy_rates(topology: Topology) -> Floats:
     """Return the bytes/s of a healthy link of each tier: the fastest, or that of the slowest node type in mixed clusters."""
 
-    def found() -> Floats:
+    def compute() -> Floats:
         """Return the rate of each tier, 0 for one without links."""
-        own = [topology.capacity[tier.span] for tier in topology.tiers]
-        return np.array([_sound(one, bool(topology.pools)) if len(one) else 0.0 for one in own])
+        rates = [topology.capacity[tier.span] for tier in topology.tiers]
+        return np.array([_healthy_rate(rate, bool(topology.pools)) if len(rate) else 0.0 for rate in rates])
 
-    return topology.cache.once("sound links of each tier", found)
+    return topology.cache.once("sound links of each tier", compute)
 
 
-def _sound(capacity: Floats, mixed: bool) -> float:
+def _healthy_rate(capacity: Floats, mixed: bool) -> float:
     """Return the bytes/s of a healthy link of a tier from those of all its links; `mixed` if node types differ."""
     rates, often = np.unique(capacity, return_counts=True)
     return float(rates[often >= len(capacity) / _SEVERAL][0] if mixed and len(rates) <= _SEVERAL else rates[-1])
@@ -164,7 +164,7 @@ def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any
     tiers, behind = _tiers(topology, links)
     slow = [topology.link_name(link) for link, late in zip(links, behind, strict=True) if late]
     named = links[int(np.argmax(behind))]
-    source, target = ends(topology, named)
+    source, target = end_names(topology, named)
     return {
         "link": topology.link_name(named),
         "from": source,

@@ -12,21 +12,21 @@ from clustersim.arrays import Floats
 from clustersim.convert.chakra import NodeType, TraceSet
 from clustersim.engine.record import Record
 from clustersim.engine.replay import ReplayTasks
-from clustersim.report.breakdown import breakdown, critical_path, mean, of_path
+from clustersim.report.breakdown import breakdown, critical_path, mean_of_ranks, path_parts
 from clustersim.report.links import busiest, path_limits
 from clustersim.report.path_shares import path_shares
 from clustersim.report.step_trace import StepTrace
 from clustersim.report.summary import cluster_facts
-from clustersim.report.terminal import Look, counted, folded, link_lines, printable, where_it_goes
-from clustersim.report.trace import by_cell, by_class
+from clustersim.report.terminal import Look, breakdown_lines, counted, link_lines, printable, wrapped
+from clustersim.report.trace import first_ranks, spans_of_cells
 from clustersim.report.trace_events import write_events
 from clustersim.topology.model import Topology
 from clustersim.units import duration
 from clustersim.writing import saving
 
 
-def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, record: Record) -> dict[str, Any]:
-    """Return the summary as plain data; keys carry their units."""
+def facts(topology: Topology, traces: TraceSet, tasks: ReplayTasks, record: Record) -> dict[str, Any]:
+    """Return the summary of a replayed step as plain data; keys carry their units. tasks: what was replayed."""
     plan = record.plan
     path = critical_path(record)
     limits, limiting = path_limits(path, plan.network)
@@ -35,8 +35,8 @@ def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, record: Reco
         "name": traces.name,
         "cluster": cluster_facts(topology),
         "step_time_s": record.end,
-        "breakdown_s": mean(breakdown(record), plan.size.tolist()),
-        "critical_path_s": of_path(path),
+        "breakdown_s": mean_of_ranks(breakdown(record), plan.size.tolist()),
+        "critical_path_s": path_parts(path),
         "critical_path": {key: shares[key] for key in ("by_stream_s", "by_link")},
         "busiest_links": busiest(topology, _crossed(record), limiting, record.end),
         "traces": {
@@ -44,7 +44,7 @@ def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, record: Reco
             "nodes": sum(map(len, traces.nodes)),
             **dict(sorted(_counts(traces).items())),
         },
-        "assumed": asked.notes,
+        "assumed": tasks.notes,
         "simulated": {
             "rank_classes": len(plan.first),
             "player": record.player,
@@ -70,23 +70,23 @@ def _crossed(record: Record) -> Floats:
 
 def lines(summary: dict[str, Any], look: Look) -> list[str]:
     """Return the summary as lines of text."""
-    said, cluster = summary["traces"], summary["cluster"]
-    head = f"{counted(said['ranks'], 'execution trace')}, {counted(said['nodes'], 'node')}"
+    counts, cluster = summary["traces"], summary["cluster"]
+    head = f"{counted(counts['ranks'], 'execution trace')}, {counted(counts['nodes'], 'node')}"
     return [
         f"{printable(summary['name'])} on {printable(cluster['name'])}: {head}, {cluster['gpu']}",
         f"  step time  {look.strong(duration(summary['step_time_s']))}",
         "",
-        *map(printable, where_it_goes(summary)),
+        *map(printable, breakdown_lines(summary)),
         "",
         *link_lines(summary),
-        *(line for note in summary["assumed"] for line in folded(note)),
+        *(line for note in summary["assumed"] for line in wrapped(note)),
     ]
 
 
 def write_trace(path: Path, summary: dict[str, Any], record: Record) -> None:
     """Write the step as a trace for Perfetto, with one rank of each class."""
-    spans = by_cell(record.spans, range(len(record.plan.first)))
-    trace = StepTrace(record, spans, by_class(record.plan, spans))
-    said = {key: summary[key] for key in ("name", "cluster", "step_time_s", "simulated")}
+    spans = spans_of_cells(record.spans, range(len(record.plan.first)))
+    trace = StepTrace(record, spans, first_ranks(record.plan, spans))
+    metadata = {key: summary[key] for key in ("name", "cluster", "step_time_s", "simulated")}
     with saving(path) as file:
-        write_events(file, said, trace.events())
+        write_events(file, metadata, trace.events())

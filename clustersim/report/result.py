@@ -11,7 +11,7 @@ from clustersim.report.names import document
 from clustersim.report.step_trace import StepTrace
 from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
-from clustersim.report.trace import DrawnRank, by_cell, by_class, chosen
+from clustersim.report.trace import DrawnRank, drawn_cells, first_ranks, spans_of_cells
 from clustersim.report.trace_events import write_events
 from clustersim.writing import saving, write
 
@@ -32,30 +32,31 @@ def save(
     parts: list[dict[str, float]],
     record: Record,
     memory: list[RankMemory],
-    asked: Question,
+    question: Question,
     force: bool = False,
     pages: Mapping[str, str] | None = None,
 ) -> Path:
     """Write manifest.json, summary.json, the tables (spans, ranks, links, memory), trace.json.gz and pages to a folder.
 
-    `pages` is {name: text}, such as `report.html`. Returns the folder. An existing one is replaced as by `put`.
+    parts: breakdown of each rank cell. memory: of each pipeline rank. pages: {name: text}, such as `report.html`. Returns the
+    folder. An existing one is replaced as by `put`.
     """
     plan, stage_of = record.plan, stages_of(record.plan, summary)
-    spans = by_cell(record.spans, chosen([record], plan, ranks_per_stage(summary)))
+    spans = spans_of_cells(record.spans, drawn_cells([record], plan, ranks_per_stage(summary)))
     tables = {
         "spans": spans_table(record),
         "ranks": ranks_table(plan, parts, stage_of),
         "links": links_table(record),
         "memory": memory_table(memory, record, stage_of),
     }
-    trace = StepTrace(record, spans, by_class(plan, spans), tables["memory"], stage_of)
-    facts = trace_facts(summary, asked.digest, summary["trace"])
-    return put_result(target, asked, summary, tables, (facts, trace.events()), force, pages or {})
+    trace = StepTrace(record, spans, first_ranks(plan, spans), tables["memory"], stage_of)
+    facts = trace_facts(summary, question.digest, summary["trace"])
+    return put_result(target, question, summary, tables, (facts, trace.events()), force, pages or {})
 
 
 def put_result(
     target: Path,
-    asked: Question,
+    question: Question,
     summary: Mapping[str, Any],
     tables: Mapping[str, TableColumns | pl.DataFrame],
     trace: tuple[object, Iterable[str]],
@@ -69,8 +70,8 @@ def put_result(
 
     def fill(place: Path) -> None:
         """Write the files to the folder `place`."""
-        write_manifest(place, asked.manifest())
-        write_json(place / SUMMARY, document(asked.command, summary))
+        write_manifest(place, question.manifest())
+        write_json(place / SUMMARY, document(question.command, summary))
         for name, table in tables.items():
             write_table(place / f"{name}.parquet", table)
         with (place / "trace.json.gz").open("wb") as file:
@@ -78,7 +79,7 @@ def put_result(
         for name, text in pages.items():
             write(place / name, text.encode())
 
-    return put(target, asked, fill, force)
+    return put(target, question, fill, force)
 
 
 def detailed_trace(
@@ -95,10 +96,10 @@ def detailed_trace(
     node type; if empty, kernels are not drawn.
     """
     plan, stage_of = record.plan, stages_of(record.plan, summary)
-    of = plan.network.cells.ranks.of
-    kept = dict.fromkeys(range(len(plan.first)) if ranks is None else of[list(ranks)].tolist())
-    spans = by_cell(record.spans, sorted(kept))
-    drawn = by_class(plan, spans) if ranks is None else tuple(DrawnRank(rank, int(of[rank]), 1) for rank in ranks)
+    cell_of = plan.network.cells.ranks.of
+    cells = dict.fromkeys(range(len(plan.first)) if ranks is None else cell_of[list(ranks)].tolist())
+    spans = spans_of_cells(record.spans, sorted(cells))
+    drawn = first_ranks(plan, spans) if ranks is None else tuple(DrawnRank(r, int(cell_of[r]), 1) for r in ranks)
     shares = summary["predictor"]["clock_shares"].get(product_type(summary["parallelism"]["precision"]), {})
     held, families = memory_table(memory, record, stage_of), {} if ranks is None else families
     links, clock = _links(summary, plan), shares.get("share", 1.0)
@@ -113,14 +114,14 @@ def write_trace(
     `question` is the digest of the question. Raises InputError if the path cannot be written, and DiskFullError if the disk is
     full.
     """
-    shown = {"ranks": int(trace.record.plan.size.sum()), "ranks_shown": sum(one.ranks for one in trace.drawn)}
+    shown = {"ranks": int(trace.record.plan.size.sum()), "ranks_shown": sum(rank.ranks for rank in trace.drawn)}
     facts = trace_facts(summary, question, {**shown, "kernels_shown": bool(trace.seconds)})
     with saving(path) as file:
         return write_events(file, facts, trace.events(progress))
 
 
 def _links(summary: dict[str, Any], plan: Plan) -> list[int]:
-    """Return the numbers of the links that limit the critical path."""
+    """Return the indices of the links that limit the critical path."""
     tiers = {tier.name: tier.first for tier in plan.network.topology.tiers}
     names = (row["link"].partition("[") for row in summary["critical_path"]["by_link"] if row["link"])
     return [tiers[tier] + int(number[:-1]) for tier, _, number in names]
@@ -128,8 +129,8 @@ def _links(summary: dict[str, Any], plan: Plan) -> list[int]:
 
 def trace_facts(summary: dict[str, Any], question: str, shown: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a trace: the simulated question, and the part of it that is shown."""
-    said = {key: summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")}
-    return {**document("run", said), "question": question, **shown}
+    selected = {key: summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")}
+    return {**document("run", selected), "question": question, **shown}
 
 
 def ranks_per_stage(summary: dict[str, Any]) -> int:

@@ -28,17 +28,17 @@ from clustersim.report.trace_events import (
     LEVEL,
     NUMBER,
     SEPARATOR,
-    count_of,
-    counted,
+    counter_event,
+    event_count,
+    gemm_clock,
     link_load,
+    metadata_event,
     pass_runs,
-    power_state,
-    said_of,
-    slice_of,
+    slice_event,
 )
 
 
-class Inside(NamedTuple):
+class PassPart(NamedTuple):
     """A kernel, or a flow of a collective, from `start` to `end` seconds after the start of its pass."""
 
     what: Kernel | str
@@ -47,9 +47,9 @@ class Inside(NamedTuple):
     end: float
 
 
-def inside(
+def pass_parts(
     activity: Activity, source: Source | None, seconds: Sequence[Seconds], ends: Sequence[float] | None = None
-) -> Iterator[Inside]:
+) -> Iterator[PassPart]:
     """Yield the parts of a pass in order.
 
     `source` belongs to the activity; None: its kernels are unknown. `seconds` are kernel times on a nominal GPU. `ends` are the
@@ -58,36 +58,36 @@ def inside(
     """
     ends = activity.ends if ends is None else ends
     runs = pass_runs(source) if source else ()
-    parts = iter([part for run in runs for part in ((run.before, run.beside), *[((), ())] * (run.flows - 1))])
+    parts = iter([part for run in runs for part in ((run.before, run.overlapped), *[((), ())] * (run.flows - 1))])
     begin = 0.0
     for place, segment in enumerate(activity.segments):
         computed, moved = ends[2 * place], ends[2 * place + 1]
-        before, beside = next(parts, ((), ()))
-        yield from _run(before, begin, computed, source, seconds)
+        before, overlapped = next(parts, ((), ()))
+        yield from _in_sequence(before, begin, computed, source, seconds)
         if segment.flow is not None:
-            yield Inside(segment.flow.family, computed, moved)
-            if beside:
-                yield from _run(beside, computed, moved, source, seconds)
+            yield PassPart(segment.flow.family, computed, moved)
+            if overlapped:
+                yield from _in_sequence(overlapped, computed, moved, source, seconds)
         begin = moved
 
 
-def _run(
+def _in_sequence(
     kernels: Sequence[Kernel], begin: float, end: float, source: Source | None, seconds: Sequence[Seconds]
-) -> Iterator[Inside]:
+) -> Iterator[PassPart]:
     """Yield kernels one after the other from `begin` to `end` (s); one entry `compute` if the kernels are unknown."""
     if source is None:
         if end > begin:
-            yield Inside("compute", begin, end)
+            yield PassPart("compute", begin, end)
         return
-    own = [seconds[source.speed.kind][kernel] * source.speed.slowdown for kernel in kernels]
-    apart = max((end - begin) / (sum(own) or 1.0), 0.0)
-    at = begin
-    for kernel, took in zip(kernels, own, strict=True):
-        yield Inside(kernel, at, at + took * min(apart, 1.0))
-        at += took * apart
+    nominal = [seconds[source.speed.kind][kernel] * source.speed.slowdown for kernel in kernels]
+    stretch = max((end - begin) / (sum(nominal) or 1.0), 0.0)
+    start = begin
+    for kernel, took in zip(kernels, nominal, strict=True):
+        yield PassPart(kernel, start, start + took * min(stretch, 1.0))
+        start += took * stretch
 
 
-_LOOKED_AT = 16
+_SAMPLED = 16
 """Number of ranks from which the size of a trace is estimated before it is written."""
 _KEPT = 64
 """Number of rank cells whose events are cached for further ranks."""
@@ -127,22 +127,22 @@ class StepTrace:
         """Yield the events of one rank at a time as text. Ranks of a cell differ only in their number."""
         yield from self._metadata(self.drawn)
         text_of, percent = lru_cache(_KEPT)(self._text_of), -(-len(self.drawn) // 100)
-        for place, one in enumerate(self.drawn):
+        for place, rank in enumerate(self.drawn):
             if place % percent == 0:
                 progress(f"write {place / len(self.drawn):.0%}")
-            if text := text_of(one.cell):
-                yield text.replace(NUMBER, str(one.number))
+            if text := text_of(rank.cell):
+                yield text.replace(NUMBER, str(rank.number))
         progress("write arrows")
         yield from self._arrows.events()
         yield from self._loads()
 
     def size(self) -> TraceSize:
         """Return the estimated size of the trace, from an even sample of its ranks."""
-        some = self.drawn[:: -(-len(self.drawn) // _LOOKED_AT)]
-        text = SEPARATOR.join([*self._metadata(some), *(self._text_of(one.cell) for one in some)])
-        looked, arrows = counted(text), self._arrows.ends[[one.cell for one in some]].sum()
-        share = len(self.drawn) / len(some) * (looked + arrows) / looked
-        return TraceSize(round(looked * share), round(len(zlib.compress(text.encode(), LEVEL)) * share))
+        sample = self.drawn[:: -(-len(self.drawn) // _SAMPLED)]
+        text = SEPARATOR.join([*self._metadata(sample), *(self._text_of(rank.cell) for rank in sample)])
+        events, arrows = event_count(text), self._arrows.ends[[rank.cell for rank in sample]].sum()
+        share = len(self.drawn) / len(sample) * (events + arrows) / events
+        return TraceSize(round(events * share), round(len(zlib.compress(text.encode(), LEVEL)) * share))
 
     @property
     def _arrows(self) -> Arrows:
@@ -157,15 +157,15 @@ class StepTrace:
 
     def _metadata(self, drawn: Sequence[DrawnRank]) -> Iterator[str]:
         """Yield the names and the order of the processes and threads of drawn ranks."""
-        for place, one in enumerate(drawn):
-            like = f" (and {one.ranks - 1} like it)" if one.ranks > 1 else ""
-            stage = f", pipeline rank {self.stage_of[one.cell]}" if self.stage_of else ""
-            yield said_of(one.number, None, "process_name", "name", f"rank {one.rank}{like}")
-            yield said_of(one.number, None, "process_labels", "labels", f"stands for {one.ranks}{stage}")
-            yield said_of(one.number, None, "process_sort_index", "sort_index", place)
+        for place, rank in enumerate(drawn):
+            like = f" (and {rank.ranks - 1} like it)" if rank.ranks > 1 else ""
+            stage = f", pipeline rank {self.stage_of[rank.cell]}" if self.stage_of else ""
+            yield metadata_event(rank.number, None, "process_name", "name", f"rank {rank.rank}{like}")
+            yield metadata_event(rank.number, None, "process_labels", "labels", f"stands for {rank.ranks}{stage}")
+            yield metadata_event(rank.number, None, "process_sort_index", "sort_index", place)
             for name, tid in self.tracks.items():
-                yield said_of(one.number, tid, "thread_name", "name", name)
-                yield said_of(one.number, tid, "thread_sort_index", "sort_index", tid)
+                yield metadata_event(rank.number, tid, "thread_name", "name", name)
+                yield metadata_event(rank.number, tid, "thread_sort_index", "sort_index", tid)
 
     # ranks
 
@@ -176,8 +176,8 @@ class StepTrace:
             events += (*slices(span, NUMBER, self.tracks, self._said), *self._kernels(span))
         if self.memory and (self.families or cell in self._first_of_stage):
             events += self._memory(cell)
-        clocks = power_state(self.spans[cell], self.clock) if self.clock < 1 else ()
-        events += (count_of(NUMBER, "clock of products", time, [("share", share)]) for time, share in clocks)
+        clocks = gemm_clock(self.spans[cell], self.clock) if self.clock < 1 else ()
+        events += (counter_event(NUMBER, "clock of products", time, [("share", share)]) for time, share in clocks)
         return SEPARATOR.join(events)
 
     def _kernels(self, span: Span) -> Iterator[str]:
@@ -186,15 +186,15 @@ class StepTrace:
         if span.stream != COMPUTE or span.activity is None or source is None:
             return
         ends = [end - span.start for end in span.segment_ends] if span.segment_ends else None
-        for one in inside(span.activity, source, self.seconds, ends):
-            if isinstance(kernel := one.what, Kernel):
+        for part in pass_parts(span.activity, source, self.seconds, ends):
+            if isinstance(kernel := part.what, Kernel):
                 shape = (
                     f"{kernel.batch}x" * (kernel.batch > 1) + f"{kernel.m}x{kernel.n}" + f"x{kernel.k}" * (kernel.k > 0)
                 )
                 work = f'"FLOP":{kernel.flop:.10g},"memory bytes":{kernel.bytes:.10g}'
-                said = f'{work},"shape":"{shape}","data type":"{kernel.dtype}"'
-                start, end = span.start + one.start, min(span.start + one.end, span.end)
-                yield slice_of(NUMBER, self.tracks[COMPUTE], f"{kernel.kind} {kernel.op}", start, end, said)
+                arguments = f'{work},"shape":"{shape}","data type":"{kernel.dtype}"'
+                start, end = span.start + part.start, min(span.start + part.end, span.end)
+                yield slice_event(NUMBER, self.tracks[COMPUTE], f"{kernel.kind} {kernel.op}", start, end, arguments)
 
     def _said(self, span: Span, flow: Flow | None) -> str:
         """Return the arguments of the slice of a span, or of a flow inside it, as JSON without braces."""
@@ -214,7 +214,7 @@ class StepTrace:
         """Return FLOP, bytes of memory traffic and number of kernels of a pass; empty if they are unknown."""
         source = span.activity.timing.source if span.activity else None
         kernels = [item for item in source.items if isinstance(item, Kernel)] if source else []
-        flop, size = (sum(getattr(one, what) for one in kernels) for what in ("flop", "bytes"))
+        flop, size = (sum(getattr(kernel, what) for kernel in kernels) for what in ("flop", "bytes"))
         return {"FLOP": flop, "memory bytes": size, "kernels": len(kernels)} if kernels else {}
 
     def _moves(self, span: Span, flow: Flow | None) -> dict[str, Any]:
@@ -223,35 +223,35 @@ class StepTrace:
         if span.activity is None or not calls:
             return {}
         size = flow.size if flow else span.carried[calls[0]]
-        found: dict[str, Any] = {"bytes": size, "algorithm": "/".join(dict.fromkeys(c[0][2] or c[0][1] for c in calls))}
+        facts: dict[str, Any] = {"bytes": size, "algorithm": "/".join(dict.fromkeys(c[0][2] or c[0][1] for c in calls))}
         if flow is None and (protocol := self._protocols.get((*calls[0][0][:2], size))):
-            found["protocol"] = protocol
+            facts["protocol"] = protocol
         if links := dict.fromkeys(self._limiting[call] for call in calls if call in self._limiting):
-            found["link"] = "/".join(links)
-        return found
+            facts["link"] = "/".join(links)
+        return facts
 
     @cached_property
     def _protocols(self) -> dict[tuple[str, str, float], str]:
         """{(family, operation, bytes): protocols of the collective or message}"""
         plans = self.record.plan.network.plans.items()
         return {
-            (call.group, call.op, float(call.size)): "/".join(dict.fromkeys(one.protocol for one in own.values()))
-            for call, own in plans
+            (call.group, call.op, float(call.size)): "/".join(dict.fromkeys(p.protocol for p in phases.values()))
+            for call, phases in plans
         }
 
     @cached_property
     def _limiting(self) -> dict[tuple[Variant, int], str]:
         """{collective or message: the first link that limits its rate}"""
         calls = dict.fromkeys(call for row in self.spans.values() for span in row for call in span.carried)
-        topology = self.record.plan.network.topology
-        return {one.call: topology.link_name(int(one.links[0])) for one in limits(calls, self.record.plan.network)}
+        network = self.record.plan.network
+        return {limit.call: network.topology.link_name(int(limit.links[0])) for limit in limits(calls, network)}
 
     # counters
 
     @cached_property
     def _first_of_stage(self) -> set[int]:
         """First rank cell of each pipeline rank, which shows its memory if one rank of each class is drawn."""
-        return set(dict(reversed([(self.stage_of[one.cell], one.cell) for one in self.drawn])).values())
+        return set(dict(reversed([(self.stage_of[rank.cell], rank.cell) for rank in self.drawn])).values())
 
     @cached_property
     def _held(self) -> tuple[Ints, Floats, dict[str, Floats]]:
@@ -266,15 +266,15 @@ class StepTrace:
         ranks, begun, kinds = self._held
         for i in np.flatnonzero((ranks == self.stage_of[cell]) & ~np.isnan(begun)).tolist():
             values = [(kind, column[i] / 2**30) for kind, column in kinds.items()]
-            yield count_of(NUMBER, "memory (GiB)", float(begun[i]), values)
+            yield counter_event(NUMBER, "memory (GiB)", float(begun[i]), values)
 
     def _loads(self) -> Iterator[str]:
         """Yield counters of the load of links over time, in a process of their own after those of the ranks."""
         if not self.links:
             return
-        topology, number = self.record.plan.network.topology, max(one.number for one in self.drawn) + 1
-        yield said_of(number, None, "process_name", "name", "links")
-        yield said_of(number, None, "process_sort_index", "sort_index", len(self.drawn))
+        topology, number = self.record.plan.network.topology, max(rank.number for rank in self.drawn) + 1
+        yield metadata_event(number, None, "process_name", "name", "links")
+        yield metadata_event(number, None, "process_sort_index", "sort_index", len(self.drawn))
         for link in self.links:
             for time, load in link_load(self.record, link):
-                yield count_of(number, f"load of {topology.link_name(link)}", time, [("share", load)])
+                yield counter_event(number, f"load of {topology.link_name(link)}", time, [("share", load)])

@@ -87,8 +87,8 @@ class Question:
     def digest(self) -> str:
         """Digest of command, version, content of inputs and options. Equal questions have equal answers."""
         contents = sorted((part, sha) for part, (_, sha) in self.inputs.items())
-        whole = json.dumps([self.command, __version__, contents, self.options], sort_keys=True, default=str)
-        return digest(whole.encode("utf-8", "surrogatepass"))
+        text = json.dumps([self.command, __version__, contents, self.options], sort_keys=True, default=str)
+        return digest(text.encode("utf-8", "surrogatepass"))
 
     def manifest(self, points: Sequence[Mapping[str, object]] | None = None, complete: bool | None = None) -> Manifest:
         """Return the manifest for a rerun: inputs with SHA-256, options and versions.
@@ -98,7 +98,7 @@ class Question:
         import numpy
         import simpy
 
-        said = {
+        data = {
             "clustersim": __version__,
             "format": FORMAT,
             "command": self.command,
@@ -111,59 +111,59 @@ class Question:
             "seed": 0,
             "versions": {"numpy": numpy.__version__, "simpy": simpy.__version__},
         }
-        said |= {} if points is None else {"points": list(points)}
-        said |= {} if complete is None else {"complete": complete}
-        return Manifest.model_validate(json.loads(json.dumps(said, default=str)))
+        data |= {} if points is None else {"points": list(points)}
+        data |= {} if complete is None else {"complete": complete}
+        return Manifest.model_validate(json.loads(json.dumps(data, default=str)))
 
 
-def place(asked: Question, out: Path | None, default: str, force: bool = False) -> Path:
+def folder_for(question: Question, out: Path | None, default: str, force: bool = False) -> Path:
     """Return the folder for an answer: `out`, or `results/` and the default name, with a number if that is taken.
 
     Raises InputError if `out` has other content, unless it is a result and `force` is set.
     """
     if out is not None:
-        check_target(out, asked)
-        found = manifest(_real(out))
-        if found and found.question != asked.digest and not force:
-            raise InputError(f"{out}: holds another result ({_said(found)}); {ELSEWHERE}, or replace it with --force")
+        check_target(out, question)
+        stored = manifest(_real(out))
+        if stored and stored.question != question.digest and not force:
+            raise InputError(f"{out}: holds another result ({_words(stored)}); {ELSEWHERE}, or replace it with --force")
         return out
-    target = next(path for path in _counted(RESULTS / default) if _free(path, asked))
+    target = next(path for path in _numbered(RESULTS / default) if _is_available(path, question))
     check_target(target)
     return target
 
 
-def _counted(path: Path) -> Iterator[Path]:
+def _numbered(path: Path) -> Iterator[Path]:
     """Yield a path, then the same with the numbers from 2 on at its end."""
     yield path
     yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
 
 
-def _free(path: Path, asked: Question, force: bool = False) -> bool:
+def _is_available(path: Path, question: Question, force: bool = False) -> bool:
     """Return whether an answer may be put at a path: nothing is there, or a result that it replaces."""
     if not os.path.lexists(path):
         return True
-    replaceable = path.is_dir() and _stranger(path) is None
-    return replaceable and (force or not any(path.iterdir()) or question(path) == asked.digest)
+    replaceable = path.is_dir() and _obstacle(path) is None
+    return replaceable and (force or not any(path.iterdir()) or question_digest(path) == question.digest)
 
 
-def question(folder: Path) -> str | None:
+def question_digest(folder: Path) -> str | None:
     """Return the digest of the question that a result answers; None without a result or a recorded question."""
-    found = manifest(folder)
-    return found.question if found else None
+    stored = manifest(folder)
+    return stored.question if stored else None
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return the summary of a result. Raises InputError if there is none or it is not a JSON object."""
     path = folder / SUMMARY
     try:
-        found = parsed(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
+        data = parsed(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
     except ValueError as error:
         raise InputError(
             f"{path}: not valid JSON ({str(error)[:60]}); write the result again with `clustersim run`"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise InputError(f"{path}: not a summary of a result; write it again with `clustersim run`")
-    return found
+    return data
 
 
 def run_summary(folder: Path) -> RunSummary:
@@ -177,8 +177,8 @@ def run_summary(folder: Path) -> RunSummary:
 
 def complete(folder: Path) -> bool:
     """Return whether a result that is written step by step (of a sweep or validation) is finished."""
-    found = manifest(folder)
-    return found is not None and found.complete is True
+    stored = manifest(folder)
+    return stored is not None and stored.complete is True
 
 
 def manifest(folder: Path) -> Manifest | None:
@@ -188,22 +188,22 @@ def manifest(folder: Path) -> Manifest | None:
     """
     try:
         with (folder / MANIFEST).open("rb") as file:
-            found = parsed(file.read(_MANIFEST_BYTES))
+            data = parsed(file.read(_MANIFEST_BYTES))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    if not isinstance(found, dict) or not isinstance(version := found.get("clustersim"), str):
+    if not isinstance(data, dict) or not isinstance(version := data.get("clustersim"), str):
         return None
     try:
-        return validate(Manifest, _stored(str(folder / MANIFEST), found))
+        return validate(Manifest, _stored(str(folder / MANIFEST), data))
     except ConfigError as error:
-        command = found.get("command")
+        command = data.get("command")
         known = {"clustersim": version, "command": command if isinstance(command, str) else ""}
         return Manifest.model_construct(None, **known, damaged=error.message)
 
 
-def write_manifest(folder: Path, found: Manifest) -> None:
+def write_manifest(folder: Path, data: Manifest) -> None:
     """Write the manifest of a result."""
-    write_json(folder / MANIFEST, found.written())
+    write_json(folder / MANIFEST, data.written())
 
 
 def _stored(path: str, data: dict[str, Any]) -> Document:
@@ -213,32 +213,32 @@ def _stored(path: str, data: dict[str, Any]) -> Document:
 
 def manifest_of(folder: Path, command: str) -> Manifest:
     """Return the manifest of a result of `command`. Raises InputError, which says what is there instead, if there is none."""
-    found = manifest(folder)
+    stored = manifest(folder)
     wanted = f"give the folder of a {command}, such as one below results/"
-    if found is None and _is_file(folder / MANIFEST):
+    if stored is None and _is_file(folder / MANIFEST):
         raise InputError(
             f"{folder}/{MANIFEST}: is cut off or damaged, so that nothing says what was run; run the simulation again"
         )
-    if found is None:
+    if stored is None:
         what = "a file" if folder.is_file() else "no result"
         raise InputError(f"{folder}: is {what}; {nearest(str(folder), _results(folder.parent, RESULTS))}{wanted}")
-    if found.damaged or not found.command:
-        wrong = found.damaged or "command is missing"
+    if stored.damaged or not stored.command:
+        wrong = stored.damaged or "command is missing"
         why = f"is damaged, or of another release ({wrong}), and so says nothing that was run"
         raise InputError(f"{folder}/{MANIFEST}: {why}; run the simulation again")
-    if found.command != command:
-        raise InputError(f"{folder}: is the result of `clustersim {found.command}`, not of a {command}; {wanted}")
-    return found
+    if stored.command != command:
+        raise InputError(f"{folder}: is the result of `clustersim {stored.command}`, not of a {command}; {wanted}")
+    return stored
 
 
 def _results(*above: Path) -> Iterator[str]:
     """Yield the folders inside those in `above` that are results of this program."""
     for folder in above:
         with suppress(OSError):
-            yield from (str(one) for one in folder.iterdir() if _is_file(one / MANIFEST))
+            yield from (str(path) for path in folder.iterdir() if _is_file(path / MANIFEST))
 
 
-def _stands(folder: Path) -> bool:
+def _is_fixed(folder: Path) -> bool:
     """Return whether a folder is the working directory or a mount, which cannot be replaced; another process may remove it."""
     try:
         return folder.samefile(Path.cwd()) or os.path.ismount(folder)
@@ -246,11 +246,11 @@ def _stands(folder: Path) -> bool:
         return False
 
 
-def check_target(target: Path, asked: Question | None = None) -> None:
+def check_target(target: Path, question: Question | None = None) -> None:
     """Raise InputError if no result can be written to `target`, before any work is done.
 
     An existing folder must be empty or an older result, and its content will be replaced. The working directory and a mount
-    cannot be replaced: they must be empty or have an answer to the question `asked`, once it is known.
+    cannot be replaced: they must be empty or have an answer to the question `question_digest`, once it is known.
     """
     if not str(target).isprintable():
         raise InputError(f"{str(target)!r}: not a valid folder name; {ELSEWHERE}")
@@ -258,13 +258,13 @@ def check_target(target: Path, asked: Question | None = None) -> None:
         real = _real(target)
         if _is_file(real):
             raise InputError(f"{target}: is a file, not a folder; {ELSEWHERE}")
-        if (stranger := _stranger(real)) is not None:
+        if (stranger := _obstacle(real)) is not None:
             raise InputError(f"{target}: has files that do not belong to a result ({stranger}); {_NEW}")
-        finished = _stands(real) and any(not unfinished(path.name) for path in real.iterdir())
-        if asked and finished and question(real) != asked.digest:
+        finished = _is_fixed(real) and any(not unfinished(path.name) for path in real.iterdir())
+        if question and finished and question_digest(real) != question.digest:
             what = "a mounted file system" if os.path.ismount(real) else "the working folder"
             raise InputError(f"{target}: is {what}, which cannot be replaced; name a folder inside with --out")
-        check_parent(real / MANIFEST if _stands(real) else real, str(target), ELSEWHERE)
+        check_parent(real / MANIFEST if _is_fixed(real) else real, str(target), ELSEWHERE)
         if who := holder(real):
             raise in_use(target, who)
     except OSError as error:
@@ -279,9 +279,9 @@ def in_use(target: Path, who: str) -> InputError:
     return InputError(f"{target}: is being written by {who}; wait for it, or {ELSEWHERE}")
 
 
-def _said(manifest: Manifest) -> str:
+def _words(manifest: Manifest) -> str:
     """Return the question of a manifest in words."""
-    names = [Path(one.path).name for one in manifest.inputs.values()]
+    names = [Path(part.path).name for part in manifest.inputs.values()]
     return f"{manifest.command or 'run'} of {', '.join(names[:3])}" if names else "of other inputs or options"
 
 
@@ -301,29 +301,29 @@ def _is_file(target: Path) -> bool:
         return target.is_symlink()
 
 
-def _stranger(folder: Path) -> str | None:
+def _obstacle(folder: Path) -> str | None:
     """Return the reason not to replace a folder: the name of a foreign file, or its missing manifest. None if there is none.
 
     If another process replaces the folder during the check, it is repeated.
     """
-    while (seen := _identity(folder)) is not None:
+    while (identity := _identity(folder)) is not None:
         with suppress(FileNotFoundError, NotADirectoryError):
-            found = _stranger_now(folder)
-            if _identity(folder) == seen:
-                return found
+            reason = _obstacle_now(folder)
+            if _identity(folder) == identity:
+                return reason
     return None
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
     """Return the device and inode of a folder, by which a replaced one is recognized; None if there is none."""
     try:
-        found = folder.stat()
+        status = folder.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def _stranger_now(folder: Path) -> str | None:
+def _obstacle_now(folder: Path) -> str | None:
     """Return the reason not to replace a folder, from one reading of its content; None if it can be replaced."""
     names = sorted(path for path in folder.iterdir() if not unfinished(path.name))
     for path in names:
@@ -332,17 +332,17 @@ def _stranger_now(folder: Path) -> str | None:
     return f"no {MANIFEST} of clustersim" if names and manifest(folder) is None else None
 
 
-def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool = False) -> Path:
+def put(target: Path, question: Question, fill: Callable[[Path], None], force: bool = False) -> Path:
     """Let `fill` write a folder, move it to `target`, and return its path.
 
     If another process has put another result there, the path gets the next number. A folder that cannot be filled leaves nothing
     behind. Raises InputError if the path cannot be written, and DiskFullError if no space is left.
     """
-    check_target(target, asked)
+    check_target(target, question)
     real = _real(target)
-    stands = _stands(real)
+    stands = _is_fixed(real)
     home = real if stands else real.parent
-    made = [parent for parent in real.parents if not parent.exists()]
+    new_parents = [parent for parent in real.parents if not parent.exists()]
     try:
         home.mkdir(parents=True, exist_ok=True)
         with workplace(home) as work:
@@ -352,20 +352,17 @@ def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool
             if unknown := {path.name for path in new.iterdir()} - NAMES:
                 raise ValueError(f"{unknown}: a folder with these is no result; add them to store.NAMES")
             with settled(home):
-                final = (
-                    real
-                    if stands
-                    else next(one for one in _counted(real) if _free(one, asked, force) and not holder(one))
-                )
+                free = (path for path in _numbered(real) if _is_available(path, question, force) and not holder(path))
+                final = real if stands else next(free)
                 if stands:
                     move_files(new, final, MANIFEST)  # which identifies the other files
                 else:
                     _replace(new, final, work / ASIDE)
-        made = []
+        new_parents = []
     except OSError as error:
         raise unwritable(target, error, ELSEWHERE) from error
     finally:
-        for parent in made:
+        for parent in new_parents:
             with suppress(OSError):
                 parent.rmdir()
     return target if final == real else target.with_name(final.name)

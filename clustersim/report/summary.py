@@ -20,12 +20,12 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory
 from clustersim.parallel.nearby import Nearby
 from clustersim.predictors.uncertainty import Bounds, Margin
-from clustersim.report.breakdown import Path, mean, of_path
+from clustersim.report.breakdown import Path, mean_of_ranks, path_parts
 from clustersim.report.calibration import Expected, Kind, SoftwareLevel, expected
 from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, link_bytes, path_limits
 from clustersim.report.path_shares import path_shares
-from clustersim.report.trace import chosen, shown
+from clustersim.report.trace import drawn_cells, shown_counts
 from clustersim.report.verdicts import band, idle_facts, not_modelled, verdict, warnings
 from clustersim.topology.host_links import host_with_least_room
 from clustersim.topology.model import Topology
@@ -62,10 +62,10 @@ class Facts(NamedTuple):
 def summary(
     topology: Topology, work: Work, plan: Plan, record: Record, parts: list[dict[str, float]], facts: Facts
 ) -> dict[str, Any]:
-    """Return the summary as plain data; keys carry their units."""
+    """Return the content of `summary.json` as plain data; keys carry their units. parts: breakdown of each rank cell."""
     memory = memory_facts(topology, work.gpus, facts.memory)
     width = work.job.mesh.size // work.job.parallelism.pp
-    found, limiting = path_limits(facts.path, plan.network)
+    limiting_links, limiting_seconds = path_limits(facts.path, plan.network)
     return {
         "name": work.job.name,
         "cluster": cluster_facts(topology),
@@ -76,17 +76,17 @@ def summary(
             *warnings(work.job, memory["peak_bytes"], memory["capacity_bytes"]),
             *network_warnings(topology, work.job.mesh.size),
         ],
-        "breakdown_s": mean(parts, plan.size.tolist()),
-        "critical_path_s": of_path(facts.path),
-        "critical_path": path_shares(facts.path, found, width),
+        "breakdown_s": mean_of_ranks(parts, plan.size.tolist()),
+        "critical_path_s": path_parts(facts.path),
+        "critical_path": path_shares(facts.path, limiting_links, width),
         "memory": memory,
-        "busiest_links": busiest(topology, link_bytes(plan), limiting, record.end),
+        "busiest_links": busiest(topology, link_bytes(plan), limiting_seconds, record.end),
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": not_modelled([work.job]),
         **({"assumed": list(work.job.assumed)} if work.job.assumed else {}),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
         "simulated": _simulated(topology, work, plan, record),
-        "trace": shown(chosen([record], plan, width), plan),
+        "trace": shown_counts(drawn_cells([record], plan, width), plan),
     }
 
 
@@ -103,7 +103,7 @@ def outline(
     return {
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record.end, kernels, full_attention=False),
-        "breakdown_s": mean(parts, plan.size.tolist()),
+        "breakdown_s": mean_of_ranks(parts, plan.size.tolist()),
         "memory": _verdict(*fullest(topology, work.gpus, peaks)[1:]),
         "simulated": _ranks(topology, work.job, plan, record),
     }
@@ -181,10 +181,13 @@ def split_facts(job: Job) -> dict[str, Any]:
 
 
 def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, full_attention: bool) -> dict[str, Any]:
-    """Return step time with interval, tokens/s, FLOP/s and MFU of a step that is simulated to take `end` seconds."""
+    """Return step time with interval, tokens/s, FLOP/s and MFU of a step that is simulated to take `end` seconds.
+
+    full_attention: whether model FLOP count causal attention in full.
+    """
     job, used = work.job, work.job.mesh.size
-    found = _expected_step(topology, work, end, kernels)
-    likely, margin = found.seconds, found.margin
+    expected_step = _expected_step(topology, work, end, kernels)
+    likely, margin = expected_step.seconds, expected_step.margin
     tokens = tokens_of_step(job) / likely
     flop = model_flop(job, full_attention)
     rate = flop / likely / used
@@ -198,7 +201,7 @@ def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, ful
     return {
         "step_time_s": end,
         "expected_step_time_s": likely,
-        "software_level": {"factor": found.level.factor, "publishers": found.level.publishers},
+        "software_level": {"factor": expected_step.level.factor, "publishers": expected_step.level.publishers},
         "step_time_low_s": margin.low,
         "step_time_high_s": margin.high,
         "step_time_interval": margin.note,
@@ -233,15 +236,15 @@ def _expected_step(topology: Topology, work: Work, end: float, kernels: StepKern
         clocks=str(job.spec.clocks),
         trainer=load(name).trainer if name else "",
     )
-    found = expected(end, kind)
+    step = expected(end, kind)
     if None in (kernels.margin.low, kernels.margin.high):
-        found = found._replace(margin=kernels.margin)
+        step = step._replace(margin=kernels.margin)
     elif others:
         note = "none: no published step on GPUs of several kinds has been compared"
-        found = found._replace(margin=Margin(None, None, note))
-    if None in (found.margin.low, found.margin.high):
-        return found._replace(seconds=end, level=SoftwareLevel(0.0, 0))
-    return found
+        step = step._replace(margin=Margin(None, None, note))
+    if None in (step.margin.low, step.margin.high):
+        return step._replace(seconds=end, level=SoftwareLevel(0.0, 0))
+    return step
 
 
 def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> dict[str, Any]:
@@ -249,17 +252,16 @@ def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> di
 
     If GPUs have different memories, the overall figures are those of the rank that fills its GPU most.
     """
-    peaks = [one.peak for one in memory]
-    found = _verdict(*fullest(topology, gpus, peaks)[1:])
-    if any(hosts := [one.host for one in memory]):
-        found["host_bytes"], found["host_capacity_bytes"] = host_with_least_room(topology, gpus, hosts)
-    found["by_pipeline_rank"] = [
-        {f"{kind}_bytes": value for kind, value in one._asdict().items()} | {"total_bytes": one.total} for one in peaks
-    ]
+    peaks = [rank.peak for rank in memory]
+    facts = _verdict(*fullest(topology, gpus, peaks)[1:])
+    if any(hosts := [rank.host for rank in memory]):
+        facts["host_bytes"], facts["host_capacity_bytes"] = host_with_least_room(topology, gpus, hosts)
+    kinds = [{**peak._asdict(), "total": peak.total} for peak in peaks]
+    facts["by_pipeline_rank"] = [{f"{kind}_bytes": size for kind, size in of_rank.items()} for of_rank in kinds]
     if topology.pools:
-        each = [topology.gpu_counts(own) for own in np.reshape(gpus, (len(peaks), -1))]
-        found["gpu_by_pipeline_rank"] = [" + ".join(dict.fromkeys(gpu.name for gpu, _ in own)) for own in each]
-    return found
+        each = [topology.gpu_counts(of_rank) for of_rank in np.reshape(gpus, (len(peaks), -1))]
+        facts["gpu_by_pipeline_rank"] = [" + ".join(dict.fromkeys(gpu.name for gpu, _ in of_rank)) for of_rank in each]
+    return facts
 
 
 class FullestGpu(NamedTuple):
@@ -282,14 +284,14 @@ def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestG
 
 def _verdict(need: float, have: float) -> dict[str, Any]:
     """Return whether `need` fits into `have` bytes, and the published runs at this memory level."""
-    said, published = verdict(need, have), band(need, have)
+    judgement, published = verdict(need, have), band(need, have)
     return {
-        "fits": said == "likely",
-        "verdict": said,
+        "fits": judgement == "likely",
+        "verdict": judgement,
         "ran_share": published.share,
         "ran": published.ran,
         "published": published.published,
-        "evidence": published.said,
+        "evidence": published.text,
         "peak_bytes": need,
         "capacity_bytes": have,
     }

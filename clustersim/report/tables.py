@@ -55,12 +55,12 @@ def memory_table(memory: list[RankMemory], record: Record, stage_of: list[int]) 
     """Return one row per pass of each pipeline rank: its times on the first rank in s, and the memory in bytes by kind."""
     cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
     known = _times(record, set(cells.values()))
-    passes = [(rank, action) for rank, one in enumerate(memory) for action in one.row]
+    passes = [(rank, action) for rank, each in enumerate(memory) for action in each.row]
     times = [known.get((cells[rank], *action), (np.nan, np.nan)) for rank, action in passes]
-    count = [len(one.row) for one in memory]
+    count = [len(each.row) for each in memory]
     held = {
-        **{f"{kind}_bytes": np.concatenate([getattr(one, kind) for one in memory]) for kind in _BY_PASS},
-        **{f"{kind}_bytes": np.repeat([getattr(one.rest, kind) for one in memory], count) for kind in _THROUGHOUT},
+        **{f"{kind}_bytes": np.concatenate([getattr(each, kind) for each in memory]) for kind in _BY_PASS},
+        **{f"{kind}_bytes": np.repeat([getattr(each.rest, kind) for each in memory], count) for kind in _THROUGHOUT},
     }
     return {
         "pipeline_rank": np.array([rank for rank, _ in passes], np.int64),
@@ -80,13 +80,13 @@ _THROUGHOUT = ("parameters", "optimizer", "framework", "buffers")
 
 def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], tuple[float, float]]:
     """Return {(cell, stage, kind, microbatch): (start, end)} of the passes of these rank cells."""
-    found: dict[tuple[int, int, str, int], tuple[float, float]] = {}
+    times: dict[tuple[int, int, str, int], tuple[float, float]] = {}
     for span in record.spans:
         if span.rank in cells and span.stream == "compute" and span.stage >= 0:
             key = span.rank, span.stage, span.kind, span.microbatch
-            begin, end = found.get(key, (span.start, span.end))
-            found[key] = min(begin, span.start), max(end, span.end)
-    return found
+            begin, end = times.get(key, (span.start, span.end))
+            times[key] = min(begin, span.start), max(end, span.end)
+    return times
 
 
 def links_table(record: Record) -> TableColumns:

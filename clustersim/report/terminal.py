@@ -15,7 +15,7 @@ from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
 from clustersim.predictors.uncertainty import interval_text
 from clustersim.report.folded_time import FoldedTime, folded_time
-from clustersim.report.trace import by_cell
+from clustersim.report.trace import spans_of_cells
 from clustersim.report.verdicts import WORDS, band, verdict
 from clustersim.units import duration, gibibytes, plural, scaled, seconds
 
@@ -32,15 +32,15 @@ def timeline(record: Record, stage_of: Sequence[int]) -> list[str]:
     stages = sorted(first)
     places = dict.fromkeys(np.linspace(0, len(stages) - 1, min(len(stages), ROWS)).round().astype(int).tolist())
     shown = {first[stages[place]]: stages[place] for place in places}
-    spans = by_cell(record.spans, shown)
+    spans = spans_of_cells(record.spans, shown)
     fold = folded_time(record, len(stages))
     width = (record.end - fold.left_out) / COLUMNS
     count = f", {len(shown)} of {len(stages)} pipeline ranks" if len(shown) < len(stages) else ""
-    alike = f"; at | {fold.periods * fold.microbatches:,} microbatches like those before are left out"
+    omitted = f"; at | {fold.periods * fold.microbatches:,} microbatches like those before are left out"
     name = max(len(str(stage)) for stage in shown.values())
-    rows = sorted(shown.items(), key=lambda one: one[1])
+    rows = sorted(shown.items(), key=lambda row: row[1])
     return [
-        f"timeline, a column is {duration(width)}{count}{alike if fold.periods else ''}",
+        f"timeline, a column is {duration(width)}{count}{omitted if fold.periods else ''}",
         *(f"  pp {stage:>{name}}  {_row(spans[cell], width, fold)}" for cell, stage in rows),
         f"  {LEGEND}",
     ]
@@ -56,9 +56,9 @@ def _row(spans: Sequence[Span], width: float, fold: FoldedTime) -> str:
         if kind and width and shown:
             _add(spent[kind], (span.start - by) / width, (span.end - by) / width)
     spent[0] = np.maximum(1.0 - spent[1:].sum(axis=0), 0.0)
-    found = "".join(LETTERS[kind] for kind in spent.argmax(axis=0).tolist())
-    at = int(fold.cut / width) if fold.periods else COLUMNS
-    return f"{found[:at]}{'|' * bool(fold.periods)}{found[at:]}"
+    letters = "".join(LETTERS[kind] for kind in spent.argmax(axis=0).tolist())
+    cut = int(fold.cut / width) if fold.periods else COLUMNS
+    return f"{letters[:cut]}{'|' * bool(fold.periods)}{letters[cut:]}"
 
 
 def _kind(span: Span) -> int:
@@ -71,7 +71,7 @@ def _kind(span: Span) -> int:
 
 
 def _add(row: Floats, begin: float, end: float) -> None:
-    """Add an interval, given in columns, to the columns."""
+    """Add to each column of `row` the part of it that the interval from `begin` to `end`, in columns, covers."""
     first, last = int(begin), min(int(end), COLUMNS - 1)
     edges = np.clip(np.arange(first, last + 2), begin, end)
     row[first : last + 1] += np.diff(edges)
@@ -136,9 +136,9 @@ def lines(
     else:
         interval = summary["step_time_interval"].split(" (")[0].split("; ")[0]
         kernels = f"kernels: {summary['predictor']['name']}; interval: {interval}"
-        known = [[*folded(kernels), *left_out(summary)]]
+        known = [[*wrapped(kernels), *left_out(summary)]]
     return paragraphs(
-        _head(summary, look, verbose), _warned(summary, look), where_it_goes(summary), *known, _settings(summary)
+        _head(summary, look, verbose), _warned(summary, look), breakdown_lines(summary), *known, _settings(summary)
     )
 
 
@@ -155,14 +155,14 @@ def _settings(summary: dict[str, Any]) -> list[str]:
         "ignored, no effect on the time of a step": ignored.get("no_effect"),
         "ignored, not modelled": ignored.get("not_modelled"),
     }
-    return [line for what, listed in names.items() if listed for line in folded(f"{what}: {', '.join(listed)}")]
+    return [line for what, listed in names.items() if listed for line in wrapped(f"{what}: {', '.join(listed)}")]
 
 
 def _rows(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return (name, value) pairs, at least one, as lines. Values are in a second column, where long ones continue below."""
     width = max(len(name) for name, _ in pairs)
     under = " " * (width + 2)
-    return [line for name, value in pairs for line in folded(f"{name:<{width}}  {value}", "  ", under)]
+    return [line for name, value in pairs for line in wrapped(f"{name:<{width}}  {value}", "  ", under)]
 
 
 def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
@@ -190,9 +190,9 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
 
 def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the lines on drawn steps, if GPUs differ in speed."""
-    if found := summary.get("jitter"):
-        half, most = (duration(found[f"step_time_{name}_s"]) for name in ("p50", "p99"))
-        yield "jitter", f"half of {counted(found['draws'], 'step')} take at most {half}, 99 of 100 at most {most}"
+    if jitter := summary.get("jitter"):
+        half, most = (duration(jitter[f"step_time_{name}_s"]) for name in ("p50", "p99"))
+        yield "jitter", f"half of {counted(jitter['draws'], 'step')} take at most {half}, 99 of 100 at most {most}"
 
 
 def degrees(split: dict[str, Any]) -> str:
@@ -217,18 +217,18 @@ def _batch(split: dict[str, Any]) -> str:
     )
 
 
-def counted(number: int, one: str, several: str = "") -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 microbatch`, `8 microbatches`."""
-    return f"{number} {one if number == 1 else several or f'{one}s'}"
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _fits(memory: dict[str, Any], look: Look) -> Iterator[tuple[str, str]]:
     """Yield the line on whether the job likely fits, and its basis."""
     colours, need, have = (look.good, look.doubtful, look.bad), memory["peak_bytes"], memory["capacity_bytes"]
-    said = verdict(need, have)
-    words = look.strong(dict(zip(WORDS, colours, strict=True))[said](WORDS[said]))
+    judgement = verdict(need, have)
+    words = look.strong(dict(zip(WORDS, colours, strict=True))[judgement](WORDS[judgement]))
     yield "memory", f"{words}, {gibibytes(need)} of {gibibytes(have)} ({100 * need / have:.0f} %)"
-    yield "", band(need, have).said
+    yield "", band(need, have).text
     if "host_bytes" in memory:
         used, capacity = gibibytes(memory["host_bytes"]), gibibytes(memory["host_capacity_bytes"])
         yield "hosts", f"{used} of {capacity} of a node's own memory"
@@ -247,17 +247,17 @@ def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the share of the burst rate that GEMMs sustain, and whether it was measured on this GPU."""
     shares = summary["predictor"]["clock_shares"]
-    if said := [
+    if shares_text := [
         f"{k} products at {100 * v['share']:.0f} % {SOURCES[v['source']]}"
         for k, v in shares.items()
         if v["source"] in SOURCES
     ]:
-        yield "clocks", ", ".join(said)
+        yield "clocks", ", ".join(shares_text)
 
 
 def _warned(summary: dict[str, Any], look: Look) -> list[str]:
     """Return the warnings of a summary as lines."""
-    return [look.doubtful(line) for warning in summary["warnings"] for line in folded(f"warning: {warning}")]
+    return [look.doubtful(line) for warning in summary["warnings"] for line in wrapped(f"warning: {warning}")]
 
 
 def printable(text: str) -> str:
@@ -270,7 +270,7 @@ def columns() -> int:
     return max(min(WIDTH, get_terminal_size().columns), _NARROWEST) if sys.stdout.isatty() else WIDTH
 
 
-def folded(sentence: str, indent: str = "", under: str = "  ") -> list[str]:
+def wrapped(sentence: str, indent: str = "", under: str = "  ") -> list[str]:
     """Return a sentence in lines of at most `columns()`. Lines after the first are indented by `under` more."""
     return wrap(sentence, columns(), initial_indent=indent, subsequent_indent=indent + under, break_on_hyphens=False)
 
@@ -283,7 +283,7 @@ def _gpus(summary: dict[str, Any]) -> str:
     return used + " + ".join(f"{pool['gpus']} × {pool['gpu']}" for pool in pools)
 
 
-def where_it_goes(summary: dict[str, Any]) -> list[str]:
+def breakdown_lines(summary: dict[str, Any]) -> list[str]:
     """Return the lines on where time goes: the mean of all ranks, and the critical path, which alone shortens the step."""
     mean, path, total = summary["breakdown_s"], summary["critical_path_s"], summary["step_time_s"]
     names = [k for k in dict.fromkeys([*mean, *path]) if max(mean.get(k, 0.0), path.get(k, 0.0)) > 1e-9 * total]
@@ -291,20 +291,20 @@ def where_it_goes(summary: dict[str, Any]) -> list[str]:
     width = max(len(name) for name, _, _ in cells)
     return [
         f"{'where the step goes':<{width + 2}}  {'mean of ranks':>18}   {'critical path':>18}",
-        *(f"  {name:<{width}}  {one}   {other}".rstrip() for name, one, other in cells),
-        *unexplained(summary),
+        *(f"  {name:<{width}}  {of_mean}   {of_path}".rstrip() for name, of_mean, of_path in cells),
+        *software_lines(summary),
     ]
 
 
-def unexplained(summary: dict[str, Any]) -> list[str]:
-    """Return the lines on the time of published steps beyond the simulated one, if steps of this kind were compared."""
+def software_lines(summary: dict[str, Any]) -> list[str]:
+    """Return the lines on the level and interval of published steps over the simulated time; [] without such steps."""
     level, low, high = (summary.get(key) for key in ("software_level", "step_time_low_s", "step_time_high_s"))
     if not level or None in (low, high):
         return []
     simulated = summary["step_time_s"]
-    least, likely, most = (f"{100 * (one - 1):+.0f}" for one in (low / simulated, level["factor"], high / simulated))
+    least, likely, most = (f"{100 * (r - 1):+.0f}" for r in (low / simulated, level["factor"], high / simulated))
     typical = f"not modelled; typical of {counted(level['publishers'], 'publisher')}: {likely} %"
-    return folded(f"{typical}, 80 %: {least} to {most} % of the simulated {duration(simulated)}", "  ")
+    return wrapped(f"{typical}, 80 %: {least} to {most} % of the simulated {duration(simulated)}", "  ")
 
 
 def _part(seconds: float | None, total: float) -> str:
@@ -327,28 +327,28 @@ def link_lines(summary: dict[str, Any]) -> list[str]:
         return ["no link carried anything"]
     rows = [
         (
-            f"{one['link']}: {one['from']} to {one['to']}",
-            f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} %"
-            + (f", limits {duration(one['limiting_s'])}" if one["limiting_s"] > 1e-9 else ""),
+            f"{link['link']}: {link['from']} to {link['to']}",
+            f"{scaled(link['bytes'], 'B'):>9}  {100 * link['utilization']:5.1f} %"
+            + (f", limits {duration(link['limiting_s'])}" if link["limiting_s"] > 1e-9 else ""),
         )
-        for one in links
+        for link in links
     ]
     head = "busiest link of each tier, and its share of the step; those first that limit the critical path"
-    return [*folded(head), *_rows(rows)]
+    return [*wrapped(head), *_rows(rows)]
 
 
 def left_out(summary: dict[str, Any]) -> list[str]:
     """Return the lines that name the first effects that are not modelled, and how to list the rest."""
     first, *others = summary["not_modelled"]
     more = f", and {len(others)} more" if others else ""
-    return folded(f"not modelled: {first}{more}; --verbose has these and the errors of kernels")
+    return wrapped(f"not modelled: {first}{more}; --verbose has these and the errors of kernels")
 
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     """Return the lines on what was simulated and its basis; `took` is the wall time in seconds."""
     cluster = summary["cluster"]
     cables = f"{cluster['cables']:,} cables, {cluster['links']:,} directed links or bundles"
-    interval = folded(f"interval of the step time: {summary['step_time_interval']}")
+    interval = wrapped(f"interval of the step time: {summary['step_time_interval']}")
     return [simulated(summary, took), cables, *basis(summary, [summary["predictor"]], interval)]
 
 
@@ -364,11 +364,11 @@ def basis(summary: dict[str, Any], predictors: Sequence[dict[str, Any]], interva
 
     `predictors` are of the jobs; `interval` are the lines on the interval of the step time.
     """
-    found = list[str]()
+    lines = list[str]()
     for name in dict.fromkeys(p["name"] for p in predictors):
-        found.append(f"kernel times by {name}; error on held-out kernels:")
+        lines.append(f"kernel times by {name}; error on held-out kernels:")
         errors = dict.fromkeys(error for p in predictors if p["name"] == name for error in p["error"])
-        found += [line for error in errors for line in folded(error, "  ")]
+        lines += [line for error in errors for line in wrapped(error, "  ")]
     clocks = dict.fromkeys(f"clocks: {p['clocks']}" for p in predictors)
     missing = "not modelled: " + "; ".join(summary["not_modelled"])
-    return [*found, *interval, *(line for sentence in (*clocks, missing) for line in folded(sentence))]
+    return [*lines, *interval, *(line for sentence in (*clocks, missing) for line in wrapped(sentence))]

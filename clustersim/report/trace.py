@@ -20,7 +20,7 @@ from clustersim.engine.flows import Flow
 from clustersim.engine.program import COMPUTE, READY, GroupCell, Span
 from clustersim.engine.record import Record
 from clustersim.engine.shape import Shape
-from clustersim.report.trace_events import FIRST, Process, arrow_of, inner_flows, slice_of
+from clustersim.report.trace_events import FIRST, Process, arrow_events, inner_flows, slice_event
 
 Arrow = tuple[str, list[tuple[int, int, float]]]
 """Kind of an arrow, and its ends: (process, thread, start of the slice there in seconds)."""
@@ -40,7 +40,7 @@ class Arrows:
     def events(self) -> Iterator[str]:
         """Yield the events of all arrows as text."""
         for number, (kind, ends) in enumerate(chain(self._messages(), self._together()), 1):
-            yield arrow_of(kind, number, ends)
+            yield arrow_events(kind, number, ends)
 
     @property
     def ends(self) -> Ints:
@@ -53,15 +53,15 @@ class Arrows:
     @cached_property
     def _of_cell(self) -> dict[int, list[DrawnRank]]:
         """{rank cell: drawn ranks}"""
-        found: dict[int, list[DrawnRank]] = {}
-        for one in self.drawn:
-            found.setdefault(one.cell, []).append(one)
-        return found
+        ranks: dict[int, list[DrawnRank]] = {}
+        for rank in self.drawn:
+            ranks.setdefault(rank.cell, []).append(rank)
+        return ranks
 
     @cached_property
     def _numbers(self) -> dict[int, int]:
         """{drawn rank: process}"""
-        return {one.rank: one.number for one in self.drawn}
+        return {rank.rank: rank.number for rank in self.drawn}
 
     def _messages(self) -> Iterator[Arrow]:
         """Yield an arrow from each message to the pass that waits for it."""
@@ -75,8 +75,8 @@ class Arrows:
                 continue
             place = int(np.searchsorted(begins[receiver], ready[i]))
             stream = shape.task(int(shape.event_task[event])).stream
-            for one, other in self._pairs(sender, receiver, stream) if place < len(begins[receiver]) else ():
-                ends = [(one, self.tracks[stream], sent), (other, computation, float(begins[receiver][place]))]
+            for sending, receiving in self._pairs(sender, receiver, stream) if place < len(begins[receiver]) else ():
+                ends = [(sending, self.tracks[stream], sent), (receiving, computation, float(begins[receiver][place]))]
                 yield "message", ends
 
     def _pairs(self, sender: int, receiver: int, stream: str) -> Iterator[tuple[int, int]]:
@@ -85,25 +85,25 @@ class Arrows:
             if sender in self._of_cell and receiver in self._of_cell:
                 yield self._of_cell[sender][0].number, self._of_cell[receiver][0].number
             return
-        for one in self._of_cell.get(receiver, ()):
-            for rank in self._senders[stream][one.rank]:
-                if rank in self._numbers:
-                    yield self._numbers[rank], one.number
+        for rank in self._of_cell.get(receiver, ()):
+            for source in self._senders[stream][rank.rank]:
+                if source in self._numbers:
+                    yield self._numbers[source], rank.number
 
     @cached_property
     def _senders(self) -> dict[str, defaultdict[int, list[int]]]:
         """{stream of messages: {rank: ranks that send to it}}"""
-        found = defaultdict[str, defaultdict[int, list[int]]](lambda: defaultdict(list))
+        senders = defaultdict[str, defaultdict[int, list[int]]](lambda: defaultdict(list))
         for stream, pairs in self.families.items():
             for sender, receiver in pairs.tolist() if stream.startswith("p2p") else ():
-                found[stream][receiver].append(sender)
-        return found
+                senders[stream][receiver].append(sender)
+        return senders
 
     def _begins(self) -> dict[int, Floats]:
         """{rank cell: starts of its computations, ascending}"""
         shape, record = self.record.shape, self.record
-        some = shape.computing[shape.event_task] & (record.ends > record.starts)
-        rank, begun = shape.event_rank[some], record.starts[some]
+        computes = shape.computing[shape.event_task] & (record.ends > record.starts)
+        rank, begun = shape.event_rank[computes], record.starts[computes]
         order = np.lexsort((begun, rank))
         cells = np.array(list(self._of_cell))
         first, last = (np.searchsorted(rank[order], cells, side=side) for side in ("left", "right"))
@@ -116,28 +116,28 @@ class Arrows:
         grouped = _grouped(shape)[shape.event_task] & (record.ends > record.starts)
         events = np.flatnonzero(grouped)
         events = events[np.argsort(record.leader[events], kind="stable")]
-        for own in np.split(events, np.flatnonzero(np.diff(record.leader[events])) + 1) if len(events) else ():
-            task, start = shape.task(int(shape.event_task[own[0]])), float(record.starts[own[0]])
+        for members in np.split(events, np.flatnonzero(np.diff(record.leader[events])) + 1) if len(events) else ():
+            task, start = shape.task(int(shape.event_task[members[0]])), float(record.starts[members[0]])
             if task.family is None:
                 continue
-            kind, cells = "collective" if len(task.kind) > 1 else "lock-step", shape.event_rank[own].tolist()
+            kind, cells = "collective" if len(task.kind) > 1 else "lock-step", shape.event_rank[members].tolist()
             for ranks in self._groups((task.family, self.record.plan.group(cells[0], task.family)), cells):
                 if len(ranks) > 1:
-                    yield kind, [(one, self.tracks[task.stream], start) for one in sorted(ranks)]
+                    yield kind, [(process, self.tracks[task.stream], start) for process in sorted(ranks)]
 
     def _groups(self, group: GroupCell, cells: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the processes of each drawn group of a cell. `cells` are the rank cells of its first group."""
+        """Yield the processes of each drawn group of a group cell. cells: rank cells of its first group."""
         if not self.families:
             yield [self._of_cell[cell][0].number for cell in cells if cell in self._of_cell]
             return
-        family, own = group
-        of = self.record.plan.network.cells.groups[family].of
-        for ranks in self.families[family][np.flatnonzero(of == own)].tolist():
+        family, group_cell = group
+        cell_of = self.record.plan.network.cells.groups[family].of
+        for ranks in self.families[family][np.flatnonzero(cell_of == group_cell)].tolist():
             yield [self._numbers[rank] for rank in ranks if rank in self._numbers]
 
 
 def _grouped(shape: Shape) -> Mask:
-    """Return which tasks several ranks run together."""
+    """Return a mask of the tasks that several ranks run together."""
     return np.array([task.family is not None for task in shape.lines], bool)[shape.line]
 
 
@@ -163,12 +163,12 @@ class DrawnRank(NamedTuple):
         return self.rank + FIRST
 
 
-def by_class(plan: Plan, spans: Spans) -> tuple[DrawnRank, ...]:
+def first_ranks(plan: Plan, spans: Spans) -> tuple[DrawnRank, ...]:
     """Return the first rank of each rank cell that has spans."""
     return tuple(DrawnRank(int(plan.first[cell]), cell, int(plan.size[cell])) for cell in spans)
 
 
-def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> list[int]:
+def drawn_cells(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> list[int]:
     """Return the rank cells that a trace of steps shows, in ascending order.
 
     They are chosen lane by lane: first one tensor- and data-parallel position through the whole pipeline, so that dependencies
@@ -178,34 +178,31 @@ def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> l
     order = np.lexsort((plan.first, plan.first % width))
     slices = np.cumsum(sum(map(_slices, steps), np.zeros(len(order), np.int64))[order])
     fits = np.append(True, slices[1:] <= MAX_EVENTS // share)
-    found: list[int] = np.sort(order[fits]).tolist()
-    return found
+    cells: list[int] = np.sort(order[fits]).tolist()
+    return cells
 
 
 def _slices(record: Record) -> Ints:
     """Return the number of slices of each rank cell: one per span and one per flow inside."""
     shape, tasks = record.shape, record.tasks
-    flows = np.array([sum(place >= 0 for place in one.order) for one in tasks.timed] or [0])
+    flows = np.array([sum(place >= 0 for place in timing.order) for timing in tasks.timed] or [0])
     pieces = 1 + flows[tasks.group[tasks.of_task]] * shape.computing
     each = np.bincount(shape.event_rank, pieces[shape.event_task], shape.ranks)
-    found: Ints = (each + np.bincount(record.waits.rank[record.waited], minlength=len(each))).astype(np.int64)
-    return found
+    counts: Ints = (each + np.bincount(record.waits.rank[record.waited], minlength=len(each))).astype(np.int64)
+    return counts
 
 
-def by_cell(spans: Iterable[Span], cells: Iterable[int]) -> Spans:
-    """Return {rank cell: spans} of some rank cells."""
-    found: Spans = {cell: [] for cell in cells}
+def spans_of_cells(spans: Iterable[Span], cells: Iterable[int]) -> Spans:
+    """Return {rank cell: its spans} of `cells`, also for a cell without spans."""
+    of_cell: Spans = {cell: [] for cell in cells}
     for span in spans:
-        if span.rank in found:
-            found[span.rank].append(span)
-    return found
+        if span.rank in of_cell:
+            of_cell[span.rank].append(span)
+    return of_cell
 
 
-def shown(kept: Sequence[int], plan: Plan) -> dict[str, int]:
-    """Return {name: count} of the shown classes of ranks, the ranks they represent, and all classes and ranks.
-
-    `kept` are the shown rank cells.
-    """
+def shown_counts(kept: Sequence[int], plan: Plan) -> dict[str, int]:
+    """Return {`rank_classes`, `rank_classes_shown`, `ranks`, `ranks_shown`: count}. kept: rank cells that are shown."""
     size = plan.size
     return {
         "rank_classes": len(plan.first),
@@ -232,18 +229,19 @@ def streams(span: Span) -> set[str]:
 
 
 def slices(
-    span: Span, process: Process, track: Mapping[str, int], said: Callable[[Span, Flow | None], str] = lambda *_: ""
+    span: Span, process: Process, track: Mapping[str, int], details: Callable[[Span, Flow | None], str] = lambda *_: ""
 ) -> Iterator[str]:
-    """Yield the slices of a span on the tracks of its streams. A mark of the host is on its launches.
+    """Yield the events of a span's slice and of the flows inside it; nothing for READY, a mark of the host.
 
-    `said` returns the arguments of the slice of a span, or of a flow inside it, as JSON without braces.
+    track: {stream: thread}. details: function from a span, and a flow inside it or None, to the slice's arguments as JSON
+    without braces.
     """
     if span.kind == READY:
         return
     if span.end > span.start:
-        yield slice_of(process, track[span.stream], _name(span), span.start, span.end, said(span, None))
+        yield slice_event(process, track[span.stream], _name(span), span.start, span.end, details(span, None))
     for _, flow, start, end in inner_flows(span):
-        yield slice_of(process, track[flow.family], flow.family, start, end, said(span, flow))
+        yield slice_event(process, track[flow.family], flow.family, start, end, details(span, flow))
 
 
 def _name(span: Span) -> str:

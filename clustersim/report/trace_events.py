@@ -46,45 +46,45 @@ def write_events(raw: IO[bytes], facts: object, events: Iterable[str]) -> int:
         TextIOWrapper(BufferedWriter(packed, _BUFFER), "utf-8", newline="\n") as file,
     ):
         file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n')
-        for some in events:
+        for text in events:
             file.write(between)
-            file.write(some)
+            file.write(text)
             between = SEPARATOR
-            count += counted(some)
+            count += event_count(text)
         file.write("\n]}\n")
     return count
 
 
-def counted(some: str) -> int:
+def event_count(text: str) -> int:
     """Return the number of events in a text."""
-    return some.count("\n") + 1
+    return text.count("\n") + 1
 
 
-def said_of(process: Process, thread: int | None, name: str, key: str, value: object) -> str:
+def metadata_event(process: Process, thread: int | None, name: str, key: str, value: object) -> str:
     """Return a metadata event of a process, or of one of its threads, such as its `thread_name`."""
     tid = "" if thread is None else f'"tid":{thread},'
     return f'{{"ph":"M","pid":{process},{tid}"name":"{name}","args":{{"{key}":{json.dumps(value)}}}}}'
 
 
-def slice_of(process: Process, thread: int, name: str, start: float, end: float, said: str = "") -> str:
+def slice_event(process: Process, thread: int, name: str, start: float, end: float, arguments: str = "") -> str:
     """Return a slice whose ends are rounded to whole nanoseconds, so that adjacent slices do not overlap.
 
-    `said` is its arguments as JSON without braces.
+    `arguments` is its arguments as JSON without braces.
     """
     begin, last = round(start * 1e9), round(end * 1e9)
     times = f'"ts":{begin / 1e3:.3f},"dur":{(last - begin) / 1e3:.3f}'
-    args = f',"args":{{{said}}}' if said else ""
+    args = f',"args":{{{arguments}}}' if arguments else ""
     return f'{{"ph":"X","pid":{process},"tid":{thread},"name":"{name}",{times}{args}}}'
 
 
-def count_of(process: Process, name: str, time: float, values: Iterable[tuple[str, float]]) -> str:
+def counter_event(process: Process, name: str, time: float, values: Iterable[tuple[str, float]]) -> str:
     """Return the values of a counter from `time` (in seconds) on."""
     at = f'"pid":{process},"ts":{round(time * 1e9) / 1e3:.3f}'
-    said = ",".join(f'"{key}":{value:.6g}' for key, value in values)
-    return f'{{"ph":"C","name":{json.dumps(name)},{at},"args":{{{said}}}}}'
+    arguments = ",".join(f'"{key}":{value:.6g}' for key, value in values)
+    return f'{{"ph":"C","name":{json.dumps(name)},{at},"args":{{{arguments}}}}}'
 
 
-def arrow_of(kind: str, number: int, ends: Sequence[tuple[Process, int, float]]) -> str:
+def arrow_events(kind: str, number: int, ends: Sequence[tuple[Process, int, float]]) -> str:
     """Return an arrow through slices, given as (process, thread, start of the slice).
 
     `number` is unique among arrows; Perfetto drops arrows whose `id` is not a number.
@@ -99,6 +99,7 @@ def arrow_of(kind: str, number: int, ends: Sequence[tuple[Process, int, float]])
 
 _NOTHING = 1e-9  # relative to a link's capacity: smaller values are rounding errors of the sums
 Call = tuple[Variant, int]
+"""Collective or message, and its group cell."""
 
 
 def link_load(record: Record, link: int) -> list[tuple[float, float]]:
@@ -107,8 +108,8 @@ def link_load(record: Record, link: int) -> list[tuple[float, float]]:
     Every transfer counts with its mean rate between its start and end.
     """
     network, changes = record.plan.network, defaultdict[float, float](float)
-    weights = _crossing(network, link)
-    for call, start, end, size in dict.fromkeys(_moved(record.spans, weights, network)):
+    weights = _link_weights(network, link)
+    for call, start, end, size in dict.fromkeys(_transfers(record.spans, weights, network)):
         rate = size * weights[call] / (end - start)
         changes[start] += rate
         changes[end] -= rate
@@ -117,19 +118,19 @@ def link_load(record: Record, link: int) -> list[tuple[float, float]]:
     return list(zip(times, np.where(level > _NOTHING, level, 0.0).tolist(), strict=True))
 
 
-def _crossing(network: Network, link: int) -> dict[Call, float]:
+def _link_weights(network: Network, link: int) -> dict[Call, float]:
     """Return {call: bytes over the link per byte of the collective} for every group cell."""
-    found: defaultdict[Call, float] = defaultdict(float)
+    weights: defaultdict[Call, float] = defaultdict(float)
     for variant in network.traffic:
-        of = network.cells.groups[variant[0]].of
+        cell_of = network.cells.groups[variant[0]].of
         for t in network.phases(variant):
-            own = np.flatnonzero(t.link == link)
-            for group, weight in zip(t.group[own].tolist(), t.weight[own].tolist(), strict=True):
-                found[variant, int(of[group])] += weight
-    return dict(found)
+            crossing = np.flatnonzero(t.link == link)
+            for group, weight in zip(t.group[crossing].tolist(), t.weight[crossing].tolist(), strict=True):
+                weights[variant, int(cell_of[group])] += weight
+    return dict(weights)
 
 
-def _moved(
+def _transfers(
     spans: Iterable[Span], wanted: Mapping[Call, float], network: Network
 ) -> Iterator[tuple[Call, float, float, float]]:
     """Yield the transfers of collectives: call, start and end (s), and bytes; one for each rank cell of a group."""
@@ -160,7 +161,7 @@ class PassRun(NamedTuple):
     """None: the kernels after the last collective."""
     flows: int
     """Number of flows of the collective, one after another."""
-    beside: list[Kernel]
+    overlapped: list[Kernel]
 
 
 def pass_runs(source: Source) -> list[PassRun]:
@@ -168,20 +169,20 @@ def pass_runs(source: Source) -> list[PassRun]:
     runs, before, over = list[PassRun](), list[Kernel](), 0
     for item in source.items:
         if isinstance(item, Kernel):
-            (runs[-1].beside if over else before).append(item)
+            (runs[-1].overlapped if over else before).append(item)
             over -= bool(over)
         elif isinstance(item, Collective) and item.group in source.families:
             runs.append(PassRun(before, item, len(source.flows[item]), []))
             before, over = [], item.over
-    found, kept = list[PassRun](), list[Kernel]()
+    merged, kernels = list[PassRun](), list[Kernel]()
     for run in (*runs, PassRun(before, None, 0, [])):
-        kept += run.before
+        kernels += run.before
         if run.flows or run.call is None:
-            found.append(run._replace(before=kept))
-            kept = []
+            merged.append(run._replace(before=kernels))
+            kernels = []
         else:  # a group of one rank sends nothing
-            kept += run.beside
-    return found
+            kernels += run.overlapped
+    return merged
 
 
 def inner_flows(span: Span) -> Iterator[tuple[int, Flow, float, float]]:
@@ -194,17 +195,17 @@ def inner_flows(span: Span) -> Iterator[tuple[int, Flow, float, float]]:
             yield i, segment.flow, ends[2 * i], ends[2 * i + 1]
 
 
-def power_state(spans: Iterable[Span], share: float) -> list[tuple[float, float]]:
+def gemm_clock(spans: Iterable[Span], share: float) -> list[tuple[float, float]]:
     """Return the clock of GEMMs over the step: (seconds, share of a short burst's clock from then on).
 
     `share` is what power leaves while passes run; between them it is 1.
     """
-    found: list[tuple[float, float]] = [(0.0, 1.0)]
+    states: list[tuple[float, float]] = [(0.0, 1.0)]
     passes = sorted((s.start, s.end) for s in spans if s.stream == COMPUTE and s.kind not in UPDATE and s.end > s.start)
     for start, end in passes:
-        if found[-1] == (start, 1.0):
-            found.pop()  # one pass follows another without a gap
-        if not found or found[-1][1] != share:
-            found.append((start, share))
-        found.append((end, 1.0))
-    return found
+        if states[-1] == (start, 1.0):
+            states.pop()  # one pass follows another without a gap
+        if not states or states[-1][1] != share:
+            states.append((start, share))
+        states.append((end, 1.0))
+    return states

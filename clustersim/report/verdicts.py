@@ -27,7 +27,7 @@ class Band(NamedTuple):
         return self.ran / self.published
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Share of the runs that succeeded, in words."""
         return f"{self.ran or 'none'} of {self.published} published mappings this full ran"
 
@@ -59,18 +59,18 @@ def band(need: float, have: float) -> Band:
 
     More need or less memory never gives a band with a larger share.
     """
-    return next(one for one in BANDS if need <= one.to * have)
+    return next(level for level in BANDS if need <= level.to * have)
 
 
 def verdict(need: float, have: float) -> str:
     """Return whether `need` fits into `have` bytes: `likely`, `unlikely`, or `no` if no published run at this level succeeded."""
-    found = band(need, have)
-    return "no" if found.to > FULLEST else "likely" if found.share > LIKELY else "unlikely"
+    level = band(need, have)
+    return "no" if level.to > FULLEST else "likely" if level.share > LIKELY else "unlikely"
 
 
-def limit(unlikely: bool) -> float:
+def largest_share(unlikely: bool) -> float:
     """Return the largest share of a GPU's memory for a job that likely fits, or with `unlikely` for one that may fit."""
-    return FULLEST if unlikely else max(one.to for one in BANDS if one.share > LIKELY)
+    return FULLEST if unlikely else max(level.to for level in BANDS if level.share > LIKELY)
 
 
 def warnings(job: Job, need: float, have: float) -> list[str]:
@@ -78,18 +78,18 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
 
     `need` is the highest peak memory of a rank and `have` the memory of its GPU, in bytes.
     """
-    split, found = job.parallelism, []
+    split, sentences = job.parallelism, []
     if verdict(need, have) == "unlikely":
-        found.append(
-            f"unlikely to fit: {gibibytes(need)} of {gibibytes(have)}, and {band(need, have).said}; "
+        sentences.append(
+            f"unlikely to fit: {gibibytes(need)} of {gibibytes(have)}, and {band(need, have).text}; "
             "leave room by a higher tp or pp, a smaller micro_batch or recompute"
         )
     if split.vpp > 1 and split.pp > 1 and not split.overlap.p2p:
-        found.append(
+        sentences.append(
             f"every send of the {split.vpp} chunks a rank is waited for, which can make {split.schedule} slower than 1f1b; "
             "set parallelism.overlap.p2p: true (Megatron: --overlap-p2p-communication) if sends run beside computation"
         )
-    return found
+    return sentences
 
 
 def slower_overlap(how: str, step: float, plain: float) -> str:
@@ -106,11 +106,11 @@ def not_modelled(jobs: Sequence[Job]) -> list[str]:
         "memory bandwidth": all(job.communication_memory != 0 for job in jobs),
         "SMs": all(job.communication_sms != 0 for job in jobs),
     }
-    taken = " and ".join(name for name, told in shares.items() if not told)
+    taken = " and ".join(name for name, modelled in shares.items() if not modelled)
     launched = all(host(job) for job in jobs)
     cpu = "CPU overhead beyond the launch of kernels" if launched else "the CPU that launches kernels"
-    beside = [f"{taken} that communication takes from computation beside it"] if taken else []
-    return ["packet loss, PFC and incast", *beside, f"{cpu}, data loading and checkpoints"]
+    contention = [f"{taken} that communication takes from computation beside it"] if taken else []
+    return ["packet loss, PFC and incast", *contention, f"{cpu}, data loading and checkpoints"]
 
 
 def idle_facts(gpus: int, used: int, nearby: Nearby | None) -> dict[str, Any]:

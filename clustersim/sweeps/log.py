@@ -49,7 +49,7 @@ class SweepLog:
 
     def take(self, folder: Path) -> None:
         """Add the rows of another folder with the same inputs and options. Raises InputError otherwise, and OSError."""
-        if (theirs := store.question(folder)) != self.question.digest:
+        if (theirs := store.question_digest(folder)) != self.question.digest:
             what = (
                 "is a result of other inputs, fixed options or another version" if theirs else "is no folder of a sweep"
             )
@@ -124,11 +124,11 @@ def kept(
     another result), or is being written by another process. A disk that is full before the first line leaves no folder.
     """
     real, created = target.resolve(), False
-    if store.question(real) != question.digest:
+    if store.question_digest(real) != question.digest:
         target, created = store.put(target, question, empty, force), True
         real = target.resolve()
     with _locked(target, real):
-        if store.question(real) != question.digest:
+        if store.question_digest(real) != question.digest:
             raise InputError(f"{target}: has just been replaced by another result; {store.ELSEWHERE}")
         clear(real)
         try:

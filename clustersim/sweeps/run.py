@@ -15,7 +15,7 @@ from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.files import keeping_inputs
 from clustersim.report import names
-from clustersim.report.store import ELSEWHERE, Question, place
+from clustersim.report.store import ELSEWHERE, Question, folder_for
 from clustersim.sweeps import log, ray_cluster, runner
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
@@ -110,7 +110,7 @@ def run(
         options |= {"costs": costs.model_dump()} if costs else {}
         question = Question.of("sweep", parts, read, options)
         flags = {f"engine-{engine}": engine != "auto"} | ({str(shard): True} if shard else {})
-        target = place(question, out, names.default(["sweep", topology, workload], fixed or {}, flags), force)
+        target = folder_for(question, out, names.default(["sweep", topology, workload], fixed or {}, flags), force)
         with log.opened(target, question, force) as sweep_log:
             try:
                 for folder in merge:

@@ -25,7 +25,7 @@ from clustersim.explain.trace_comparison import comparison
 from clustersim.files import read_text
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
-from clustersim.report.calibration import Kind, shipped, software_level
+from clustersim.report.calibration import Kind, shipped_table, software_level
 from clustersim.simulation import Progress, Simulator, silent
 from clustersim.topology.build import build, node_types, overridden
 from clustersim.validate.adapt import Setup, adapt
@@ -73,7 +73,7 @@ class MeasuredRun:
         self.job: Job = self.simulator.placed(build_job(parse(self.setup.workload, "workload")))
         precision, trainer = self.job.training.precision, framework_of(run, view).trainer
         likely = Kind("", precision, self.job.mesh.size, 0.0, trainer=trainer, year=run.year)
-        self.level = software_level(likely, shipped(), publisher_group(view.without)).factor
+        self.level = software_level(likely, shipped_table(), publisher_group(view.without)).factor
         self.known: dict[str, float] = {}
 
     @cached_property

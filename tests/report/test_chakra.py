@@ -15,7 +15,7 @@ from clustersim.config.yaml import parse
 from clustersim.convert.chakra import encoded
 from clustersim.engine.compile import families_of
 from clustersim.parallel.load import build as build_workload
-from clustersim.report.chakra import RankTrace, groups
+from clustersim.report.chakra import RankTrace, group_ranks
 from clustersim.simulation import StepResult, run
 from clustersim.topology.build import build as build_topology
 
@@ -85,7 +85,7 @@ def exported(request):
     traces = {
         rank: read(encoded(RankTrace(result.plan, rank, families).written())) for rank in range(result.job.mesh.size)
     }
-    return Exported(traces, groups(families), result)
+    return Exported(traces, group_ranks(families), result)
 
 
 def test_nodes_come_after_what_they_need_and_compute_as_long_as_forecast(exported):

@@ -16,7 +16,7 @@ from clustersim.engine.compile import families_of
 from clustersim.engine.replay import replay
 from clustersim.errors import InputError
 from clustersim.parallel.load import build as build_workload
-from clustersim.report.chakra import RankTrace, groups
+from clustersim.report.chakra import RankTrace, group_ranks
 from clustersim.report.replay import facts, lines
 from clustersim.report.terminal import PLAIN
 from clustersim.simulation import run
@@ -44,7 +44,7 @@ def exported(cluster, change):
         list(decoded(encoded(RankTrace(result.plan, rank, families).written()), "step"))
         for rank in range(result.job.mesh.size)
     ]
-    return result, TraceSet("step", nodes, {name: tuple(ranks) for name, ranks in groups(families).items()})
+    return result, TraceSet("step", nodes, {name: tuple(ranks) for name, ranks in group_ranks(families).items()})
 
 
 @pytest.mark.parametrize(("cluster", "change"), CASES.values(), ids=CASES)

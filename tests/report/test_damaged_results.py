@@ -178,4 +178,4 @@ def test_what_is_written_is_what_is_read_and_keys_of_later_releases_stay(tmp_pat
     found = store.manifest(tmp_path)
     assert found is not None
     assert found.written() == {**data, "later": [1]}
-    assert (store.question(tmp_path), store.complete(tmp_path)) == (asked.digest, True)
+    assert (store.question_digest(tmp_path), store.complete(tmp_path)) == (asked.digest, True)

@@ -342,4 +342,4 @@ def test_another_result_that_appears_meanwhile_is_not_replaced(tmp_path):
 
     one, two = Question("run", options={"a": 1}), Question("run", options={"a": 2})
     assert store.put(tmp_path / "x", one, late) == tmp_path / "x-2"
-    assert (store.question(tmp_path / "x"), store.question(tmp_path / "x-2")) == (two.digest, one.digest)
+    assert (store.question_digest(tmp_path / "x"), store.question_digest(tmp_path / "x-2")) == (two.digest, one.digest)

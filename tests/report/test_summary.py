@@ -23,9 +23,9 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_workload
 from clustersim.parallel.nearby import nearby
 from clustersim.predictors.clocks import shares_of
-from clustersim.report.breakdown import mean
+from clustersim.report.breakdown import mean_of_ranks
 from clustersim.report.terminal import lines
-from clustersim.report.verdicts import BANDS, WORDS, band, limit, verdict
+from clustersim.report.verdicts import BANDS, WORDS, band, largest_share, verdict
 from clustersim.simulation import Simulator, run
 from clustersim.topology.build import build as build_topology
 
@@ -38,7 +38,7 @@ def head(result):
 
 
 def test_the_mean_counts_every_rank_that_a_cell_stands_for():
-    assert mean([{"compute": 1.0, "ep": 4.0}, {"compute": 3.0}], [3, 1]) == {"compute": 1.5, "ep": 3.0}
+    assert mean_of_ranks([{"compute": 1.0, "ep": 4.0}, {"compute": 3.0}], [3, 1]) == {"compute": 1.5, "ep": 3.0}
 
 
 def test_computation_stays_when_a_cable_breaks_and_communication_takes_the_rest():
@@ -136,8 +136,8 @@ def test_more_need_never_raises_the_share_that_ran_and_more_memory_never_lowers_
 
 @given(NEEDS, HAVE)
 def test_what_may_run_is_what_the_verdict_says(need, have):
-    assert (need <= limit(unlikely=False) * have) == (verdict(need, have) == "likely")
-    assert (need <= limit(unlikely=True) * have) == (verdict(need, have) != "no")
+    assert (need <= largest_share(unlikely=False) * have) == (verdict(need, have) == "likely")
+    assert (need <= largest_share(unlikely=True) * have) == (verdict(need, have) != "no")
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_the_published_mappings_are_those_of_the_source_as_they_are_forecast_now
     ],
 )
 def test_published_mappings_by_how_full_they_are(gib, expected, said):
-    found = verdict(gib, 79.65), band(gib, 79.65).said
+    found = verdict(gib, 79.65), band(gib, 79.65).text
     assert found == (expected, f"{said} published mappings this full ran")
 
 

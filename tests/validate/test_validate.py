@@ -65,7 +65,7 @@ def test_a_row_becomes_the_files_that_run_would_be_given(tmp_path):
     same = simulate(tmp_path / "cluster.yaml", tmp_path / "job.yaml").summary
     assert outcome["simulated_s"] == same["step_time_s"]
     level = calibration.software_level(
-        Kind("ampere", "fp16", 8, 0.0, trainer="megatron", year=2021), calibration.shipped()
+        Kind("ampere", "fp16", 8, 0.0, trainer="megatron", year=2021), calibration.shipped_table()
     )
     assert outcome["predicted_s"] == pytest.approx(level.factor * same["step_time_s"])
     assert outcome["error"] == pytest.approx(outcome["predicted_s"] / 0.1 - 1)
@@ -678,7 +678,7 @@ def test_there_is_no_interval_for_what_was_not_compared(change, said):
 
 
 def test_the_shipped_intervals_hold_what_they_promise_of_publishers_left_out():
-    table = calibration.shipped()
+    table = calibration.shipped_table()
     assert 0.74 <= table["inside_when_left_out"] <= 0.86
     assert sum(one["runs"] for one in table["seen"].values()) == table["rows"]
     for groups in table["groups"].values():
@@ -686,7 +686,7 @@ def test_the_shipped_intervals_hold_what_they_promise_of_publishers_left_out():
 
 
 def test_a_publisher_that_was_calibrated_on_is_judged_by_the_others(tmp_path):
-    name = next(iter(calibration.shipped()["seen"]))
+    name = next(iter(calibration.shipped_table()["seen"]))
     one = row(tmp_path, id=f"{name}-001")
     assert one.publisher == name
     found = evaluate(one, view=Knowledge(name))
