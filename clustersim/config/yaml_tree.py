@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -22,6 +23,8 @@ MAX_VALUES = 200_000  # after aliases are expanded: a bomb of nine lines reaches
 
 _PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 """A character beyond the first 65,536 as JSON escapes it, in two halves that YAML does not know."""
+_SHORTER = 11
+"""Characters by which such a character is shorter than its escapes."""
 _TOO_DEEP = "exceeded maximum nesting depth"
 _REMEDIES = {
     "found character that cannot start any token": "indent with spaces, not tabs, and quote text that begins with @ or `",
@@ -48,17 +51,20 @@ def compose(text: str, path: str) -> YamlNode | None:
     inside: list[YamlNode] = []
     anchors: dict[str, YamlNode] = {}
     count = 0
+    joined: list[int] = []
     if text.lstrip().startswith("{"):  # JSON, whatever its name
+        joined = [pair.start() - _SHORTER * number for number, pair in enumerate(_PAIR.finditer(text))]
         text = _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text)
-    for event in _events(text, path):
-        error = partial(ConfigError, path, *_place(event))
+    for event in _events(text, path, joined):
+        place = _place(event.start_mark, joined)
+        error = partial(ConfigError, path, *place)
         if isinstance(event, pyyaml.CollectionEndEvent):
             inside.pop()
         elif isinstance(event, pyyaml.DocumentStartEvent) and root is not None:
             raise error("a second document starts here; keep one document a file")
         elif isinstance(event, pyyaml.NodeEvent):
             is_alias = isinstance(event, pyyaml.AliasEvent)
-            node = anchors.get(event.anchor or "") if is_alias else _node(event, path)
+            node = anchors.get(event.anchor or "") if is_alias else _node(event, path, place)
             if node is None:
                 raise error(f"no anchor &{event.anchor} stands before this alias; write the value out")
             if is_alias and any(node is parent for parent in inside):
@@ -78,17 +84,20 @@ def compose(text: str, path: str) -> YamlNode | None:
     return root
 
 
-def _node(event: pyyaml.NodeEvent, path: str) -> YamlNode:
-    """Return an event that is not an alias as a node without items. Raises ConfigError for a tag."""
+def _node(event: pyyaml.NodeEvent, path: str, place: tuple[int, int]) -> YamlNode:
+    """Return an event at `place` that is not an alias as a node without items. Raises ConfigError for a tag."""
     if (tag := getattr(event, "tag", None)) is not None:
-        raise ConfigError(path, *_place(event), f"the tag {shown(tag)} is not supported; write the plain value")
+        raise ConfigError(path, *place, f"the tag {shown(tag)} is not supported; write the plain value")
     if isinstance(event, pyyaml.ScalarEvent):
-        return YamlNode("scalar", _place(event), event.value, quoted=bool(event.style))
-    return YamlNode("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", _place(event))
+        return YamlNode("scalar", place, event.value, quoted=bool(event.style))
+    return YamlNode("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", place)
 
 
-def _events(text: str, path: str, skipped: int = 0) -> Iterator[pyyaml.Event]:
-    """Yield the parser's events without the first `skipped`. Raises ConfigError with the position of invalid YAML."""
+def _events(text: str, path: str, joined: Sequence[int], skipped: int = 0) -> Iterator[pyyaml.Event]:
+    """Yield the parser's events without the first `skipped`. Raises ConfigError with the position of invalid YAML.
+
+    joined: as in `_place`.
+    """
     loader = getattr(pyyaml, "CSafeLoader", pyyaml.SafeLoader)
     try:
         for event in islice(pyyaml.parse(text, Loader=loader), skipped, None):
@@ -99,13 +108,12 @@ def _events(text: str, path: str, skipped: int = 0) -> Iterator[pyyaml.Event]:
         if error.problem == _TOO_DEEP and mark:
             # PyYAML 6.0.4 scans 1,000 brackets ahead and refuses them before their events arrive. Without the last bracket
             # the events do arrive, and the composer says where its own limit is exceeded.
-            yield from _events(text[: mark.index], path, skipped)
+            yield from _events(text[: mark.index], path, joined, skipped)
             return
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         problem = str(error.problem or error.context)
         message = "; ".join(filter(None, (problem, _REMEDIES.get(problem))))
         language = "JSON" if path.endswith(".json") else "YAML"
-        raise ConfigError(path, line, column, f"not valid {language}: {message}") from error
+        raise ConfigError(path, *_place(mark, joined), f"not valid {language}: {message}") from error
     except pyyaml.reader.ReaderError as error:
         before = text[: error.position]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -114,7 +122,12 @@ def _events(text: str, path: str, skipped: int = 0) -> Iterator[pyyaml.Event]:
         raise ConfigError(path, 1, 1, "not valid YAML: the text is not Unicode; write UTF-8") from error
 
 
-def _place(event: pyyaml.Event) -> tuple[int, int]:
-    """Return (line, column) of an event, both from 1."""
-    mark = event.start_mark
-    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
+def _place(mark: pyyaml.Mark | None, joined: Sequence[int]) -> tuple[int, int]:
+    """Return (line, column) of a mark in the file, both from 1; (1, 1) without one.
+
+    joined: ascending indices of the characters in the parsed text that stand for a pair of escapes in the file.
+    """
+    if mark is None:
+        return 1, 1
+    before = bisect_left(joined, mark.index) - bisect_left(joined, mark.index - mark.column)
+    return mark.line + 1, mark.column + 1 + _SHORTER * before

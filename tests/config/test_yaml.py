@@ -270,3 +270,14 @@ def test_json_escapes_a_character_in_two_halves() -> None:
         "name": "😀 x",
         "plain": "é",
     }
+
+
+@pytest.mark.parametrize("text", ['{"a": "HALVES HALVES", "b": [1, !x 2]}', '{"a": "HALVES", "b": 1]'])
+def test_an_error_behind_a_character_in_two_halves_has_its_column_in_the_file(text: str) -> None:
+    """The positions are those of the same file with as many plain letters."""
+    columns = []
+    for written in (r"\ud83d\ude00", "twelve chars"):
+        with pytest.raises(ConfigError) as caught:
+            yaml.parse(text.replace("HALVES", written), "config.json")
+        columns.append((caught.value.line, caught.value.column))
+    assert columns[0] == columns[1]
