@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from clustersim.figures.canvas import FAINT, PART_COLOURS, Canvas
+from clustersim.figures.canvas import FAINT, INK, PAPER, PART_COLOURS, Canvas
 from clustersim.report.result import stages_of
 from clustersim.report.terminal import NAMES
 from clustersim.simulation import StepResult
@@ -98,11 +98,11 @@ def _bar(
     for name, seconds in parts.items():
         width = seconds * scale
         if width > 0.05:
-            canvas.bar((x, y), (width, BAR), PART_COLOURS[name], "#ffffff", tip=f"{NAMES[name]}: {duration(seconds)}")
+            canvas.bar((x, y), (width, BAR), PART_COLOURS[name], PAPER, tip=f"{NAMES[name]}: {duration(seconds)}")
         left = max(x, at[0] + begin)
         room = x + width - left
         if words := next((w for w in (f"{name} {seconds / step:.0%}", name) if 7.4 * len(w) + 4 < room), ""):
-            canvas.text((left + room / 2, y + BAR / 2), words, 12, "#ffffff" if name in ("pp", "ep") else "#1f2933")
+            canvas.text((left + room / 2, y + BAR / 2), words, 12, PAPER if name in ("pp", "ep") else INK)
         x += width
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-INK, FAINT, PAPER = "#1f2933", "#7b8794", "#ffffff"
+INK, FAINT, GRID, PAPER = "#1f2933", "#7b8794", "#d5dde4", "#ffffff"
 SWITCH, TIERS = "#2f6f9f", ("#2f6f9f", "#5b4b9a", "#9a3f6b", "#b3572f", "#7d7a2a")
 SLOW, BROKEN = "#e07b00", "#c62828"
+CABLE, ARC, SHADOW = "#6b8299", "#b3762a", "#c2ccd5"
 NODE, NODE_EDGE, DEAD, GPU, NIC = "#f4f6f8", "#9fb1c1", "#f3dcd8", "#3c9d74", "#d99a2b"
 PART_COLOURS = {  # Okabe and Ito (2008), distinguishable for colour-blind readers, some lighter
     "compute": "#56b4e9",
@@ -199,7 +200,7 @@ class Canvas:
 
     def pill(self, at: Coordinates, words: str, size: float = 12) -> None:
         """Write text on a light box, for places where lines pass."""
-        self.box(at, (len(words) * size * 0.56 + 16, size + 10), PAPER, "#d5dde4", (size + 10) / 2)
+        self.box(at, (len(words) * size * 0.56 + 16, size + 10), PAPER, GRID, (size + 10) / 2)
         self.text(at, words, size)
 
 

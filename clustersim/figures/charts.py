@@ -144,7 +144,7 @@ def scaling(rows: Sequence[Row]) -> Canvas:
     rates = AxisRange(min(best.values()) / 1.5, max(last * ideal, *best.values()) * 1.5, True)
     plot = Plot("Throughput by GPUs, the best split of each", AxisRange(first / 1.3, last * 1.3, True), rates)
     plot.frame("GPUs", "tokens/s", lambda value: f"{value:,.0f}", lambda value: scaled(value, ""))
-    plot.line((first, rate), (last, ideal * last), "#7b8794", dashed=True)
+    plot.line((first, rate), (last, ideal * last), FAINT, dashed=True)
     said = f"dashed, 100 %: as many tokens/s a GPU as {first:,} GPUs have"
     plot.canvas.text((plot.left + 14, plot.top + 14), said, 12, anchor="start")
     for (a, one), (b, other) in itertools.pairwise(points):

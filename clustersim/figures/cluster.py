@@ -10,7 +10,21 @@ from typing import NamedTuple
 from clustersim.config.yaml import Document
 from clustersim.figures import cluster_cards
 from clustersim.figures import cluster_layout as layout
-from clustersim.figures.canvas import BROKEN, DEAD, FAINT, GPU, NODE, NODE_EDGE, SLOW, TIERS, Canvas, Coordinates
+from clustersim.figures.canvas import (
+    ARC,
+    BROKEN,
+    CABLE,
+    DEAD,
+    FAINT,
+    GPU,
+    NODE,
+    NODE_EDGE,
+    PAPER,
+    SLOW,
+    TIERS,
+    Canvas,
+    Coordinates,
+)
 from clustersim.figures.cluster_cards import around
 from clustersim.topology.build import build
 from clustersim.topology.describe import diameter, faults
@@ -109,9 +123,9 @@ def _cables(canvas: Canvas, cables: tuple[DrawnCable, ...], places: dict[str, Co
     for cable in cables:
         a, b, width = places[cable.a], places[cable.b], 0.8 + 2.4 * cable.cables / most
         if a[1] == b[1]:  # an arc over the switches between them
-            canvas.curve((a, ((a[0] + b[0]) / 2, a[1] - _ARC), b), width, *_shade(cable, "#b3762a", faint))
+            canvas.curve((a, ((a[0] + b[0]) / 2, a[1] - _ARC), b), width, *_shade(cable, ARC, faint))
         else:
-            canvas.line(a, b, width, *_shade(cable, "#6b8299", faint))
+            canvas.line(a, b, width, *_shade(cable, CABLE, faint))
 
 
 def _shade(cable: DrawnCable, colour: str, opacity: float) -> tuple[str, float]:
@@ -140,7 +154,7 @@ def _switch(canvas: Canvas, at: Coordinates, name: str, level: int, pitch: float
     canvas.box(at, (width, 26), TIERS[level % len(TIERS)])
     number = name.partition("[")[2][:-1] or name
     if width > 8 * len(number):
-        canvas.text(at, name if width >= 7 * len(name) + 6 else number, 12, "#ffffff")
+        canvas.text(at, name if width >= 7 * len(name) + 6 else number, 12, PAPER)
 
 
 def _node(canvas: Canvas, at: Coordinates, name: str, gpus: list[str], pitch: float) -> None:
@@ -181,11 +195,11 @@ def _flat(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
         elif lattice:
             _bent(canvas, places[cable.a], places[cable.b], cable)
         else:
-            canvas.line(places[cable.a], places[cable.b], 1.4, *_shade(cable, "#6b8299", 0.6))
+            canvas.line(places[cable.a], places[cable.b], 1.4, *_shade(cable, CABLE, 0.6))
     for switch, place in places.items():
         canvas.box(place, (66, 34), TIERS[0])
         numbers = hosts.get(switch, [])
-        canvas.text((place[0], place[1] - (6 if numbers else 0)), switch, 11, "#ffffff")
+        canvas.text((place[0], place[1] - (6 if numbers else 0)), switch, 11, PAPER)
         if numbers:
             words = f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {numbers[0]}–{numbers[-1]}"
             canvas.text((place[0], place[1] + 8), words, 10, "#dbe7f0")
@@ -203,12 +217,10 @@ def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: DrawnCable) -> 
     """Draw a cable of a lattice. A cable that passes other routers is an arc around them."""
     wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
     if wide < 221 and high < 171:
-        canvas.line(a, b, 1.6, *_shade(cable, "#6b8299", 0.8))
+        canvas.line(a, b, 1.6, *_shade(cable, CABLE, 0.8))
         return
     shift = (0.0, -86.0) if high < 1 else (-120.0, 0.0)
-    canvas.curve(
-        (a, ((a[0] + b[0]) / 2 + shift[0], (a[1] + b[1]) / 2 + shift[1]), b), 1.4, *_shade(cable, "#b3762a", 0.75)
-    )
+    canvas.curve((a, ((a[0] + b[0]) / 2 + shift[0], (a[1] + b[1]) / 2 + shift[1]), b), 1.4, *_shade(cable, ARC, 0.75))
 
 
 MOST_NODES = 64

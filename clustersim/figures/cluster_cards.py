@@ -6,7 +6,21 @@ from math import cos, pi, prod, sin
 
 import numpy as np
 
-from clustersim.figures.canvas import FAINT, GPU, INK, NIC, NODE, NODE_EDGE, SWITCH, TIERS, Canvas, Coordinates
+from clustersim.figures.canvas import (
+    CABLE,
+    FAINT,
+    GPU,
+    INK,
+    NIC,
+    NODE,
+    NODE_EDGE,
+    PAPER,
+    SHADOW,
+    SWITCH,
+    TIERS,
+    Canvas,
+    Coordinates,
+)
 from clustersim.topology.detours import Detours
 from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology
@@ -53,7 +67,7 @@ def _wired(canvas: Canvas, at: Coordinates, pairs: list[tuple[int, int]], gpus: 
         canvas.line(places[a], places[b], 1.4, SWITCH, 0.55)
     for gpu, place in enumerate(places):
         canvas.box(place, (30, 22), GPU)
-        canvas.text(place, str(gpu), 12, "#ffffff")
+        canvas.text(place, str(gpu), 12, PAPER)
 
 
 def around(at: Coordinates, radii: Coordinates, count: int) -> list[Coordinates]:
@@ -71,7 +85,7 @@ def _switched(canvas: Canvas, at: Coordinates, topology: Topology, rate: str, ni
     label = {"nvlink": "NVLink", "pcie": "PCIe"}.get(topology.tiers[0].name.split("-")[0], "switch")
     if gpus > 1:
         canvas.box((at[0], at[1] - 40), (pitch * shown, 26), SWITCH)
-        canvas.text((at[0], at[1] - 40), f"{label}   {rate} a GPU and direction", 12, "#ffffff")
+        canvas.text((at[0], at[1] - 40), f"{label}   {rate} a GPU and direction", 12, PAPER)
     for i in range(shown):
         x = first + pitch * i
         if gpus > 1:
@@ -81,7 +95,7 @@ def _switched(canvas: Canvas, at: Coordinates, topology: Topology, rate: str, ni
             canvas.box((x, at[1] + 64), (min(26, pitch - 4), 16), NIC, radius=3)
         dots = gpus > shown and i == shown - 2
         canvas.box((x, at[1] + 18), (min(40, pitch - 4), 24), GPU)
-        canvas.text((x, at[1] + 18), "…" if dots else str(i if i < shown - 1 else gpus - 1), 12, "#ffffff")
+        canvas.text((x, at[1] + 18), "…" if dots else str(i if i < shown - 1 else gpus - 1), 12, PAPER)
     if topology.nodes > 1:
         canvas.text((at[0], at[1] + 90), f"{nics} NIC{'s' * (nics > 1)}", 12, INK)
 
@@ -101,14 +115,14 @@ def draw_cards(canvas: Canvas, topology: Topology) -> None:
     x = CARDS_WIDTH / 2
     bottom = cards_height(topology) - NODE_HEIGHT / 2 - 36
     if _flat(topology):
-        canvas.line((x, _TOP + _RING / 2 + 150), (x, bottom), 3, "#c2ccd5")
+        canvas.line((x, _TOP + _RING / 2 + 150), (x, bottom), 3, SHADOW)
         _pictogram(canvas, (x, _TOP + _RING / 2 - 40), topology)
         label = f"{int(topology.counts['nics']):,} NICs × {scaled(_rate(topology, 'nic'), 'B/s')}"
         canvas.pill((x, bottom - NODE_HEIGHT / 2 - 38), label)
     else:
         _stack(canvas, topology, x, bottom)
     for shift in (10, 5):
-        canvas.box((x + shift, bottom + shift), (NODE_WIDTH, NODE_HEIGHT), "#e4e9ee", "#c2ccd5", 10)
+        canvas.box((x + shift, bottom + shift), (NODE_WIDTH, NODE_HEIGHT), "#e4e9ee", SHADOW, 10)
     draw_node(canvas, (x, bottom), topology, f"{topology.nodes:,} nodes")
 
 
@@ -129,17 +143,17 @@ def _stack(canvas: Canvas, topology: Topology, x: float, bottom: float) -> None:
     """Draw the tiers above each other around `x`, joined by their cables, down to the node at `bottom`."""
     tiers = _tiers(topology)
     ys = [_TOP + _STEP * (len(tiers) - 1 - i) for i in range(len(tiers))]
-    canvas.line((x, ys[-1]), (x, bottom), 3, "#c2ccd5")
+    canvas.line((x, ys[-1]), (x, bottom), 3, SHADOW)
     below = "port" if any(tier.name == "port-up" for tier in topology.tiers) else "nic"
     for i, ((name, switches, cables), y) in enumerate(zip(tiers, ys, strict=True)):
         colour = TIERS[i % len(TIERS)]
         width = 220 + 60 * (len(tiers) - i)
         for shift in (8, 4) if switches > 1 else ():
-            canvas.box((x + shift, y + shift), (width, 48), "#ffffff", "none", 6)
+            canvas.box((x + shift, y + shift), (width, 48), PAPER, "none", 6)
             canvas.box((x + shift, y + shift), (width, 48), colour + "66", "none", 6)
         canvas.box((x, y), (width, 48), colour, "none", 6)
         plural = "switch" if switches == 1 else "switches"
-        canvas.text((x, y), f"{switches:,} {name} {plural}".replace("  ", " "), 16, "#ffffff", bold=True)
+        canvas.text((x, y), f"{switches:,} {name} {plural}".replace("  ", " "), 16, PAPER, bold=True)
         gap = (y + (ys[i - 1] if i else bottom - NODE_HEIGHT / 2)) / 2 + (12 if i == 0 else 4)
         canvas.pill((x, gap), f"{cables:,} cables × {scaled(_rate(topology, below), 'B/s')}")
         below = name
@@ -179,7 +193,7 @@ def _dragonfly(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
     copies = int(topology.counts["global_cables"]) * 2 // max(1, groups * (groups - 1))
     for i, a in enumerate(places):
         for b in places[:i]:
-            canvas.line(a, b, 0.7 if groups > 16 else 1.5, "#6b8299", 0.28 if groups > 16 else 0.6)
+            canvas.line(a, b, 0.7 if groups > 16 else 1.5, CABLE, 0.28 if groups > 16 else 0.6)
     for place in places:
         canvas.dot(place, max(6.0, min(16.0, 400 / groups)), TIERS[0])
     words = f"{_what(topology)}, {copies} cable{'s' * (copies > 1)} between every two"

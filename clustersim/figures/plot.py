@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from clustersim.figures.canvas import INK, Canvas, Coordinates
+from clustersim.figures.canvas import GRID, INK, Canvas, Coordinates
 
-GRID = "#d5dde4"
 WIDTH, HEIGHT = 1000.0, 520.0
 
 

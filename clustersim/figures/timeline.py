@@ -13,7 +13,7 @@ from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.record import Record
-from clustersim.figures.canvas import PART_COLOURS, Canvas, Coordinates
+from clustersim.figures.canvas import PAPER, PART_COLOURS, Canvas, Coordinates
 from clustersim.figures.plot import AxisRange
 from clustersim.report.breakdown import PART_OF
 from clustersim.report.trace import spans_of_cells
@@ -161,7 +161,7 @@ def _bar(canvas: Canvas, bar: Bar, y: float, height: float, scale: float) -> Non
     """Draw one bar at `y`, at least 0.2 pixels wide."""
     at: Coordinates = (LEFT + bar.start * scale, y)
     width = max((bar.end - bar.start) * scale, 0.2)
-    edge = "#ffffff" if height > LANE and width > 2 else "none"
+    edge = PAPER if height > LANE and width > 2 else "none"
     tip = f"{bar.kind} {bar.label}: {seconds(bar.start)} to {seconds(bar.end)}"
     canvas.bar(at, (width, height), COLOURS[bar.kind], edge, tip=tip)
 

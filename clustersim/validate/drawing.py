@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from clustersim.figures.canvas import FAINT, GROUP_MARKS, INK, PART_COLOURS, Canvas
-from clustersim.figures.plot import GRID, AxisRange, Plot
+from clustersim.figures.canvas import FAINT, GRID, GROUP_MARKS, INK, PART_COLOURS, Canvas
+from clustersim.figures.plot import AxisRange, Plot
 from clustersim.report.breakdown import PARTS
 from clustersim.units import duration, seconds
 from clustersim.validate.evaluate import Outcome

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from clustersim.figures.canvas import Canvas, svg
+from clustersim.figures.canvas import FAINT, GRID, INK, PAPER, Canvas, svg
 from clustersim.units import duration
 from clustersim.validate import drawing
 from clustersim.validate.evaluate import Outcome
@@ -27,13 +27,19 @@ TITLES = {
     "precision": "By precision",
 }
 STYLE = Path(__file__).parent / "page.css"
+THEME = (
+    *(("fill", PAPER, "paper"), ("fill", drawing.BAND, "soft")),
+    *(("stroke", GRID, "faint"), ("stroke", FAINT, "dim"), ("stroke", INK, "ink")),
+)
+"""(attribute, colour in pictures, variable of page.css that replaces it), for readers who prefer a dark page."""
 TableRows = Sequence[Sequence[str]]
 
 
 def page(result: Mapping[str, Any], outcomes: Sequence[Outcome], title: str) -> str:
     """Return the page as HTML; equal outcomes give equal text. result: of `report.report`. title: words after `validate`."""
     body = "\n".join(_sections(result, outcomes))
-    style = STYLE.read_text(encoding="utf-8")
+    theme = [f'svg [{name}="{colour}"] {{ {name}: var(--{variable}) }}\n' for name, colour, variable in THEME]
+    style = STYLE.read_text(encoding="utf-8") + "".join(theme)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
         f"<title>clustersim validate: {escape(title)}</title>\n<style>\n{style}</style>\n"
