@@ -58,7 +58,7 @@ def sweep(
     force: options.Force = False,
     top: Annotated[int | None, f"Rows to print; default: {SHOWN}, with --json all.", {"min": 1}] = None,
     sort: Annotated[
-        str, "Columns to sort by, most important first; a leading - reverses one.", "COLUMN,…"
+        str, "Columns to sort by, most important first, such as owned; a leading - reverses one.", "COLUMN,…"
     ] = "tokens_per_s",
     pareto: Annotated[
         str | None, f"Show only what none beats in all of these: {', '.join(FRONT)}.", "step,memory,gpus,rent"

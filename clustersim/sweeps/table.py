@@ -35,19 +35,23 @@ FRONT = {
     "energy": "kwh_per_1t_tokens",
 }
 """{short name: column} of the objectives of a Pareto front."""
+SHORT = FRONT | {"owned": "usd_owned_per_1t_tokens"}
+"""{short name: column} of the columns by which rows are sorted."""
 
 
 def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list[Row]:
     """Return the rows with a result, the best first by each column of `sort` in turn; ties keep their order.
 
-    A leading minus reverses a column: `-step_time_s` starts with the slowest. Raises InputError for an unknown column.
+    A column is named in full or as in SHORT. A leading minus reverses it: `-step_time_s` starts with the slowest. Raises
+    InputError for an unknown column.
     """
     ordered = [row for row in rows if row["status"] == "ok"]
     for key in reversed(sort):
         name, turned = key.removeprefix("-"), key.startswith("-")
         known = {column for row in ordered for column in row}
+        name = name if name in known else SHORT.get(name, name)
         if ordered and name not in known:
-            raise InputError(f"--sort {name}: no column has that name; {suggest(name, known)}")
+            raise InputError(f"--sort {name}: no column has that name; {suggest(name, known | SHORT.keys())}")
         numbers = [row for row in ordered if isinstance(row.get(name), int | float)]
         words = [row for row in ordered if not isinstance(row.get(name), int | float)]
         sign = -1 if (name in HIGHER) != turned else 1

@@ -345,5 +345,8 @@ def test_rows_are_ranked_by_any_column():
     assert [row["tokens_per_s"] for row in ranked(rows)] == [3, 2, 1]
     assert [row["tokens_per_s"] for row in ranked(rows, ["step_time_s", "tokens_per_s"])] == [2, 3, 1]
     assert [row["tokens_per_s"] for row in ranked(rows, ["-step_time_s", "what"])] == [3, 1, 2]
+    priced = [{**row, "usd_owned_per_1t_tokens": row["step_time_s"]} for row in rows]
+    for name, column in (("step", "step_time_s"), ("owned", "usd_owned_per_1t_tokens"), ("-owned", "-step_time_s")):
+        assert ranked(priced, [name]) == ranked(priced, [column])
     with pytest.raises(InputError, match="--sort speed: no column has that name; "):
         ranked(rows, ["speed"])
