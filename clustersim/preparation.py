@@ -210,8 +210,10 @@ class Preparation:
             must_fit_hosts(job, host_peaks(job, self.parts(job)[0], found.start, found.kept), self.cluster, gpus)
         worst, need, have = fullest(self.cluster, gpus, memory)
         if need > self.fullest * have:
-            degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
-            remedies = [f"raise {degrees}", "lower micro_batch", "recompute activations"]
+            degrees = ["tp", "pp", *(["ep"] if (job.model.experts or 1) > job.parallelism.ep else [])]
+            degrees += ["cp"] if memory[worst].activations == max(memory[worst]) else []  # it divides nothing else
+            raised = f"raise {', '.join(degrees[:-1])} or {degrees[-1]}"
+            remedies = [raised, "lower micro_batch", "recompute activations"]
             if verdict(need, have) == "unlikely":
                 remedies.append(f"pass {option('--unlikely', 'unlikely=True')}")
             elif ignorable:

@@ -82,7 +82,7 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
     if verdict(need, have) == "unlikely":
         sentences.append(
             f"unlikely to fit: {gibibytes(need)} of {gibibytes(have)}, and {band(need, have).text}; "
-            "leave room by a higher tp or pp, a smaller micro_batch or recompute"
+            "leave room by a higher tp, pp or cp, a smaller micro_batch or recompute"
         )
     if split.vpp > 1 and split.pp > 1 and not split.overlap.p2p:
         sentences.append(

@@ -66,7 +66,7 @@ def test_forecasts_are_those_of_the_predictor_however_many_are_kept(monkeypatch)
 def test_errors_are_found_again():
     simulator = Simulator(load_topology(NODE))
     for overrides, kind, text in (
-        ({"training.micro_batch": 64, "training.seq": 2048}, OutOfMemoryError, "raise tp or pp"),
+        ({"training.micro_batch": 64, "training.seq": 2048}, OutOfMemoryError, "raise tp, pp or cp"),
         ({"parallelism.schedule": "interleaved", "parallelism.pp": 2}, InputError, "interleaved needs 2 or more"),
         ({"predictor": "neusihgt"}, InputError, "did you mean 'neusight'"),
     ):
