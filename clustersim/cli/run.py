@@ -102,9 +102,13 @@ def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Pr
     """Return the result of a step. Raises OutOfMemoryError, with advice on what would fit, if the job does not."""
     from clustersim.simulation import Simulator
 
+    def tell(step: str) -> None:
+        slow = question.engine == "simpy" and step.startswith("simulate")
+        progress(f"{step} (--engine auto takes less time)" if slow else step)
+
     simulator = Simulator(cluster)
     try:
-        return question.answer(simulator, job, progress)
+        return question.answer(simulator, job, tell)
     except OutOfMemoryError as error:
         from clustersim.optimization.fit import advice, remedies
 

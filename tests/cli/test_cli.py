@@ -314,3 +314,11 @@ def test_a_long_command_says_now_and_then_how_far_it_is_where_there_is_no_termin
             step("load")
             step("build")
         assert capsys.readouterr().err == "after 0 s: load\n" * lines
+
+
+@pytest.mark.parametrize(("engine", "hints"), [("simpy", True), ("auto", False)])
+def test_a_run_that_takes_long_names_the_faster_engine(engine, hints, call, monkeypatch):
+    monkeypatch.setenv("CLUSTERSIM_PROGRESS", "1")
+    said = call(*RUN, "--no-save", "--engine", engine)[2].splitlines()
+    simulated = [line for line in said if line.startswith("progress: simulate ")]
+    assert simulated and all(line.endswith("% (--engine auto takes less time)") == hints for line in simulated)
