@@ -119,25 +119,18 @@ DEEP["deeper"] = DEEP
     ("workload", "message"),
     [
         (changed("model", "layers", to=0), "workload['model']['layers']: model.layers: 0 must be at least 1"),
-        (changed("model", "layers", to=float("nan")), "workload['model']['layers']: not a finite number"),
         (
             changed("model", "layers", to=10**5000),
             "workload['model']['layers']: not a finite number of at most 40 digits",
         ),
-        (changed("model", "layers", to=object), "workload['model']['layers']: <class 'object'> is nothing that a file"),
         (changed("model", "layres", to=4), "workload['model']['layres']: unknown key 'layres'; did you mean 'layers'?"),
         (
             changed("model", "num_layers", to=4),
             "workload['model']['num_layers']: model.layers is given twice under two",
         ),
-        (
-            changed("model", to={"hiden": 1, "layres": 2}),
-            "'hiden' (['model']['hiden']; did you mean 'hidden'?), 'layres' ([",
-        ),
         (changed("model", to={3: 1}), "workload['model']: the key 3 is not text"),
         (changed("model", to=[DEEP]), "levels; give fewer"),
         ({"cluster": {}}, "workload['cluster']: this is a topology, not a workload"),
-        ({}, "workload: name is missing; add it"),
         (7, "workload: 7 is none; give a file, a shipped name, a mapping, or what cs.load_workload returns"),
     ],
 )
@@ -345,14 +338,7 @@ def test_a_plan_from_python_is_that_of_the_command():
     [
         (lambda: cs.plan("gpt3_xl", tokens=1e12), "nothing bounds the plan; give days=, budget=, nodes=, or several"),
         (lambda: cs.plan("gpt3_xl", tokens=-1, days=3), "tokens=-1: write a number above 0"),
-        (lambda: cs.plan("gpt3_xl", tokens=1e12, days=0), "days=0: write a number above 0"),
         (lambda: cs.plan("gpt3_xl", tokens=1e12, days="soon"), "days='soon': write a number above 0"),
-        (lambda: cs.optimize("hgx_h100_8", "gpt3_xl", top=0), "top=0: write a whole number of 1 or more"),
-        (lambda: cs.optimize("hgx_h100_8", "gpt3_xl", tp=[]), "tp=: no value; give at least one"),
-        (
-            lambda: cs.optimize("hgx_h100_8", "gpt3_xl", goal="fun"),
-            "goal='fun': is not an objective; use soonest, rent, owned, gpus or energy",
-        ),
         (lambda: cs.optimize("hgx_h100_8", "gpt3_xl", goal="gpus"), "goal='gpus': needs a speed to reach; add target="),
     ],
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,21 +55,17 @@ JOBS: list[tuple[str | tuple[str, str], str, str]] = [
     (("tp: 2", "tp: 3"), "13:7", "3 does not divide 8 attention heads; use 1, 2, 4, 8"),
     (("1f1b", "interleaved"), "15:13", "interleaved"),
     (("roofline", "rooflin"), "18:12", "did you mean 'roofline'?"),
-    (("dp: ring", "dp: rng"), "17:9", "did you mean 'ring'?"),
     (edit(edit(JOB, "tp: 2", "tp: 2\n  zero: 1"), "dp: ring", "dp: tree"), "18:9", "tree cannot do reduce_scatter"),
     (("roofline", "no.such.package:load"), "18:12", "add --plugins no.such.package:load to the command"),
-    (("roofline", "math:sqrt"), "18:12", "'math:sqrt' is not a built-in predictor"),
     (("hidden: 512", "hidden: 1e300"), "4:11", "must be a whole number"),
     (("layers: 4\n  hidden: 512", "layers: 4\n  hidden: 65536"), "", "GiB and h100-sxm has 79.6 GiB"),
     (("layers: 4\n  hidden: 512", "layers: 10000\n  hidden: 1000000\n  head_dim: 100000000"), "", "raise tp or pp"),
     (("global_batch: 16", "global_batch: 100000000"), "9:17", "lower it or raise micro_batch"),
-    ("", "1:1", "the file is empty"),
     ("a" * 2_000_000, "1:1", "not a single value"),
 ]
 CLUSTERS: list[tuple[str | tuple[str, str], str, str]] = [
     (("400Gb/s", "400GiB"), "10:11", "'GiB' is not a unit of bandwidth"),
     (("400Gb/s", "1e300Gb/s"), "10:11", "fabric.link.rate"),
-    (("400Gb/s", "1e-300Gb/s"), "10:11", "fabric.link.rate"),
     (("fat_tree", "fattree"), "6:9", "did you mean 'fat_tree'?"),
     (("hgx-h100", "{extends: hgx-h100, gpus: {model: my.yaml}}"), "4:43", "gpus.model: my.yaml: no such file"),
 ]
@@ -81,35 +75,20 @@ COMMANDS = {
     "run C J --tpp 2": "--tp",
     "run C J --tp": "requires an argument",
     "run C J --tp 0": "parallelism.tp: 0 must be at least 1",
-    "run C J --dp all": "parallelism.dp: all must be",
     "run C J --set training.seq": "write key=value",
     "run C J --set training.sek=3": "did you mean 'seq'?",
     "run C J --set train.seq=3": "did you mean 'training'?",
-    "run C J --set training.seq=many": "training.seq: many must be a whole number",
-    "run C J --set training.seq.x=1": "single value",
-    "run C J --set training.seq=[1": "training.seq=[1",
     "run C J --set =3": "write key=value",
-    "run C J --set training..seq=3": "''",
     "run C J --predictor tarot": "(command line): predictor: 'tarot'",
     "run absent.yaml J": "absent.yaml: no such file",
-    "run C absent.yaml": "absent.yaml: no such file",
     "run J C": "this is a topology, not a workload; the topology comes first",
     "run C .": ".: cannot be read: Is a directory; give the path of a YAML file",
-    "run C J/x": "cannot be read: Not a directory",
-    f"run C {'x' * 5000}": "File name too long",
     "run C /proc/self/mem": "cannot be read",
-    f"run C {sys.executable}": "not a text file",
-    "run C /dev/zero": "too large",
     "run C J --out J": "is a file, not a folder; choose another place with --out",
-    "run C J --out J/x": "is a file); choose another place with --out",
-    "run C J --out .": "has files that do not belong to a result",
     "run C J --out /proc/no/where": "cannot be written",
     "run C J --out a\\nb": "not a valid folder name",
     "show": "nothing to show; give a topology file (`clustersim schedule 1f1b` draws",
-    "show absent.yaml": "no such file",
     "schedule 1f2b": "schedule: '1f2b' is not one of the schedules; did you mean '1f1b'?",
-    "schedule 1f1b --pp 0": "--pp",
-    "schedule": "Missing argument 'NAME'",
     "kernels J --gpus 1": "the cluster is too small",
     "sweep C J": "nothing to sweep; give at least one axis, such as --tp 1,2,4,8",
     "sweep C J --tp 1,two": "--tp: 'two' is not a whole number",
@@ -120,24 +99,16 @@ COMMANDS = {
     "sweep C J --tp 1,2 --set parallelism.tp=4": (
         "--set parallelism.tp is also an axis of the sweep; give one of the two"
     ),
-    "sweep C J --set training.recompute=full": "nothing to sweep",
-    "sweep C J --tp 1,2 --set training.sek=1": "did you mean 'seq'?",
     "sweep C J --tp 1 --workers 0": "--workers",
-    "sweep absent.yaml J --tp 1": "no such file",
     "sweep C J --nic 200Gb/s,-4Gb/s": "'-4Gb/s' must be a finite bandwidth",
-    "sweep C J --gpu h100,h101": "unknown GPU 'h101'; did you mean 'h100'?",
     "sweep C J --set cluster.node=hgx-b200,hgx-b2": "unknown node type 'hgx-b2'; did you mean 'hgx-b200'?",
     "sweep C J --set parallelism.pp=1,x": "pp: x must be a whole number",
-    "sweep C J --set training.framework=nemo,nemu": (
-        "(command line): training.framework: 'nemu' is none of the frameworks; did you mean 'nemo'?"
-    ),
     "goodput --nodes 4 --step 5GB": "--step: 'GB' is not a unit of time",
     "run C J --out a --out=b": "--out is given twice; keep one of them",
     "sweep C J --tp 1 --tp 2": "all values in one, such as --tp 1,2,4",
     "lab train x --seed 1 --seed 2": "--seed is given twice",
     "run C J --set x=1 --set x=2": "--set x is given twice, as 1 and as 2",
     "run C J --tp 1 --set parallelism.tp=2": "--tp 1 and --set parallelism.tp=2 set the same key; give one of the two",
-    "sweep C J --tp 1 --out J": "is a file, not a folder",
 }
 
 
@@ -191,17 +162,6 @@ def test_broken_topology(change, where, sentence, call):
 @pytest.mark.parametrize("line", COMMANDS)
 def test_broken_command(line, call):
     assert COMMANDS[line] in refused(call, *line.replace("\\n", "\n").split(" "))
-
-
-@pytest.mark.parametrize(("change", "where", "sentence"), JOBS[:2])
-def test_the_installed_command(change, where, sentence, call):
-    Path("bad.yaml").write_text(edit(JOB, *change))
-    command = [sys.executable, "-m", "clustersim", "run", "C", "bad.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"clustersim: bad.yaml:{where}")
-    assert sentence in done.stderr
-    assert sorted(p.name for p in Path().iterdir()) == ["C", "J", "bad.yaml"]
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads and writes everything")

@@ -134,33 +134,12 @@ def test_memory_adds_up(summary):
     assert memory["fits"] == (memory["verdict"] == "likely")
 
 
-def test_plain_text_when_the_output_is_no_terminal(call):
-    code, out, err = call(*RUN)
-    assert (code, err) == (0, "")
-    assert "\x1b" not in out
-    assert "\r" not in out
-    assert "step time" in out
-    assert all(line == line.rstrip() for line in out.splitlines())
-
-
 def test_output_that_is_not_unicode_still_prints():
     command = [sys.executable, "-m", "clustersim", *RUN, "--no-save"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(command, capture_output=True, env=environment, check=True)
     assert b"step time" in done.stdout
     assert done.stderr == b""
-
-
-def test_the_folder_of_a_result(call):
-    assert call(*RUN)[0] == 0
-    assert [p.name for p in Path("results").iterdir()] == [NAME]
-    folder = Path("results") / NAME
-    assert sorted(p.name for p in folder.iterdir()) == FILES
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["clustersim"] == __version__
-    assert manifest["seed"] == 0
-    assert manifest["options"]["overrides"]["parallelism.tp"] == 2
-    assert {name: len(one["sha256"]) for name, one in manifest["inputs"].items()} == {"topology": 64, "workload": 64}
 
 
 def test_no_save_writes_nothing(call):

@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from clustersim.sweeps import log
@@ -79,24 +78,6 @@ def test_a_disk_that_is_full_is_one_sentence_and_leaves_the_old_result(tmp_path,
     assert {name: after[name] for name in before if name != "manifest.json"} == {
         name: text for name, text in before.items() if name != "manifest.json"
     }
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
-def test_a_full_file_system(tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        big = [*RUN, "--no-fold", "--micro-batch", "1", "--out", "small/x"]
-        full = done(big, tmp_path)
-        assert (full.returncode, full.stdout, full.stderr.count("\n")) == (1, "", 1)
-        assert "small/x: cannot be written (No space left on device)" in full.stderr
-        assert not list(small.iterdir())
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 @pytest.mark.parametrize("arguments", [[*SWEEP, "--workers", "1"], ["validate", "runs.csv"]], ids=lambda a: a[0])
@@ -244,32 +225,3 @@ def test_kill_9_of_a_run_keeps_the_old_or_the_new_result(tmp_path):
         assert found in (old, new)
         if found != old:
             assert done([*a, "-q"], tmp_path).returncode == 0
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_kill_9_of_a_sweep_loses_no_point(tmp_path, workers):
-    sweep = [*SWEEP, "--workers", workers]
-    assert done([*sweep, "--out", "whole", "-q"], tmp_path).returncode == 0
-    right = whole(tmp_path / "whole")
-    for seconds in moments(tmp_path, sweep, 5):
-        killed([*sweep, "--out", "x"], tmp_path, seconds)
-        found = log.read(tmp_path / "x")[1] if (tmp_path / "x").exists() else {}
-        again = done([*sweep, "--out", "x", "--json"], tmp_path)
-        assert again.returncode == 0, again.stderr
-        assert f'"points_resumed": {len(found)}' in again.stdout
-        assert again.stderr == ""
-        assert whole(tmp_path / "x") == right
-        assert len(pl.read_parquet(tmp_path / "x" / "points.parquet")) == 24
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["whole", "x"]
-        shutil.rmtree(tmp_path / "x")
-
-
-def test_a_killed_sweep_says_nothing(tmp_path):
-    """Nor do the processes that it started, which end behind it."""
-    asked = command(*SWEEP, "--vpp", "1,2,3,4", "--workers", "2", "--out", "x")
-    process = subprocess.Popen(asked, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    while process.poll() is None and not ((tmp_path / "x").exists() and log.read(tmp_path / "x")[1]):
-        time.sleep(0.05)
-    process.kill()
-    assert process.communicate(timeout=30)[1] == b""  # until the last of them is gone
-    assert process.returncode == -signal.SIGKILL

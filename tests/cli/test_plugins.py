@@ -12,8 +12,6 @@ from clustersim import plugins
 from clustersim.errors import InputError, UnknownNameError
 from clustersim.report.store import Question
 
-ROOMS = [f"clustersim.{room}" for room in ("schedules", "collectives", "placements", "predictors", "topology")]
-
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
@@ -25,17 +23,6 @@ def module(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
     return write
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_names_are_the_files_of_the_room(room):
-    folder = Path(plugins.__file__).parent.joinpath(*plugins.FOLDERS.get(room, room).split(".")[1:])
-    files = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    known = plugins.names(room)
-    assert known
-    for name, module in known.items():
-        assert module.rsplit(".", 1)[1] in files
-        assert not name.startswith("_")
 
 
 def test_a_new_file_is_found(tmp_path, monkeypatch):

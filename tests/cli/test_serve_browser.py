@@ -139,15 +139,6 @@ def test_results_are_chosen_and_compared_by_keys_alone(chromium, server, results
         assert found.said == []
 
 
-def test_the_page_of_a_result_is_written_on_request(chromium, server, results):
-    with visiting(chromium, f"{server.url}/result/sweep") as found:
-        found.page.click("#write")
-        found.page.wait_for_url("**/report.html", timeout=60_000)
-        drawn(found.page)
-        assert "2 points" in found.page.inner_text("main") and found.said == []
-    (results / "sweep/report.html").unlink()
-
-
 def test_why_a_page_is_not_written_stays_on_it(chromium, server, results, tmp_path):
     """Its workload has changed since: the page keeps the sentence, and can be asked for again."""
     job = tmp_path / "job.yaml"

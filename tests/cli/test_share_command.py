@@ -165,7 +165,6 @@ def test_the_trace_has_a_process_a_job_whose_slices_do_not_overlap(call):
 
 
 ERRORS = {
-    ("nope.yaml", ""): "nope.yaml: no such file; `ls .` shows what is there",
     ("jobs.yaml tiny.yaml", ""): "jobs.yaml: is a file of jobs; name it alone, or name workloads only",
     ("tiny.yaml tiny.yaml --set parallelism.dp=24", ""): (
         "the jobs want 12 nodes (tiny-1 6, tiny-2 6) and eight has 8; lower parallelism.dp, leave a job out or take a larger "
@@ -179,18 +178,11 @@ ERRORS = {
         "jobs.yaml:1:12: placement: random:-1: '-1' is not a seed; "
         "write a whole number of at most 18 digits, such as random:7"
     ),
-    ("jobs.yaml", "placement: spred\njobs: [{workload: tiny.yaml}]"): (
-        "jobs.yaml:1:12: placement: 'spred' is not one of the placements; did you mean 'spread'? "
-        "known: packed, random, spread, or package.module:attribute with --plugins"
-    ),
     ("jobs.yaml", "jobs:\n- {workload: tiny.yaml, nodes: 0-3}\n- {workload: tiny.yaml, nodes: '2-5'}"): (
         "jobs.yaml:3:32: jobs.1.nodes: tiny-2 and tiny-1 both want nodes 2-3; jobs share no node"
     ),
     ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: 6-9}]"): (
         "jobs.yaml:1:37: jobs.0.nodes: tiny wants node 8; eight has 0 to 7"
-    ),
-    ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: 6-3}]"): (
-        "jobs.yaml:1:37: jobs.0.nodes: '6-3' is not a range of nodes; write 0-7, or 0-3,8-11, the lower number first"
     ),
     ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: '1-3,2'}]"): (
         "jobs.yaml:1:37: jobs.0.nodes: '1-3,2' names node 2 twice; write each once"
@@ -209,20 +201,11 @@ ERRORS = {
     ("jobs.yaml", "jobs:\n- workload: tiny.yaml\n  set:\n    parallelism.tp: 3\n"): (
         "jobs.yaml:4:5: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"
     ),
-    ("jobs.yaml --set parallelism.tp=3", "jobs:\n- workload: tiny.yaml\n  set:\n    parallelism.tp: 2\n"): (
-        "tiny.yaml (command line): parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"
-    ),
-    ("jobs.yaml", "jobs:\n- workload: tiny.yaml\n  set: {name.tp: 3}\n"): (
-        "jobs.yaml:3:8: jobs.0: name.tp: name is a single value and has no keys; write a dotted key like parallelism.tp"
-    ),
     ("jobs.yaml", "jobs: [{workload: gone.yaml}]"): (
         "jobs.yaml:1:19: jobs.0.workload: no file gone.yaml; paths are relative to this file, or give its whole path"
     ),
     ("jobs.yaml", "jobs: [{workload: tiny.yaml, name: a}, {workload: tiny.yaml, name: a}]"): (
         "jobs.yaml:1:68: jobs.1.name: a is taken; give each job its own"
-    ),
-    ("jobs.yaml", "jobs: [{workload: tiny.yaml, node: 1}]"): (
-        "jobs.yaml:1:30: unknown key 'node'; did you mean 'nodes'? known: name, nodes, set, start, workload"
     ),
     ("jobs.yaml", "jobs: []"): "jobs.yaml:1:7: jobs: has 0 entries; write 1 to 1000",
     (
@@ -238,10 +221,6 @@ ERRORS = {
     ): (
         "during 10 of long, * steps of short are * passes, too many to play (1,000,000); lower steps, or give short a larger "
         "training.global_batch"
-    ),
-    ("tiny.yaml --set model.hidden=65536", ""): (
-        "tiny.yaml:*: parallelism: pipeline rank 0 needs * GiB and h100-sxm has 79.6 GiB (*): none of 129 published mappings "
-        "this full ran; raise tp or pp, lower micro_batch, recompute activations, or pass --ignore-memory"
     ),
 }
 
