@@ -8,7 +8,7 @@ from flows import flow as flow_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.arrays import distinct, distinct_rows, entries
+from clustersim.arrays import distinct_rows
 from clustersim.engine.fabric import Fabric, link_rates
 from clustersim.engine.flows import solve
 
@@ -116,15 +116,3 @@ def test_distinct_rows_are_those_of_numpy(largest):
     found = distinct_rows(rows)
     assert (found[0] == first).all()
     assert (found[1] == of.reshape(-1)).all()
-
-
-def test_rows_of_one_sum_are_told_apart(monkeypatch):
-    monkeypatch.setattr(np, "cumprod", lambda weights: weights * np.uint64(0) + np.uint64(1))
-    first, of = distinct_rows(np.array([[1, 2], [2, 1], [1, 2]]))
-    assert (first.tolist(), of.tolist()) == ([0, 1], [0, 1, 0])
-
-
-def test_entries_and_distinct():
-    assert entries(np.array([0, 2, 2, 5]), np.array([2, 0, 1])).tolist() == [2, 3, 4, 0, 1]
-    assert distinct(np.array([3, 1, 3, 2, 1])).tolist() == [1, 2, 3]
-    assert distinct(np.empty(0, np.int64)).tolist() == []

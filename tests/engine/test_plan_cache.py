@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from step_cases import clusters, jobs
 from sweep_cases import each_of, keywords
 
-from clustersim.engine.player import plan_cache
 from clustersim.errors import ClustersimError, ConfigError, InputError
 from clustersim.parallel.load import load as load_workload
 from clustersim.report.breakdown import breakdown
@@ -73,17 +72,6 @@ def test_what_differs_in_one_setting_is_not_taken_for_another(split, name, value
     known = Simulator(cluster(8))
     for value in values:
         assert _outline(known, **split, **{name: value}) == _outline(Simulator(cluster(8)), **split, **{name: value})
-
-
-def test_no_more_plans_are_kept_than_have_room():
-    known, split = Simulator(cluster(8)), {"parallelism__pp": 4, "training__micro_batch": 1}
-    whole = [_outline(known, **split, training__global_batch=16 * count) for count in range(1, 9)]
-    assert len(known.plans) == 8
-    small, most = Simulator(cluster(8)), known.plans.weight / 2
-    small.plans = plan_cache(most)
-    assert [_outline(small, **split, training__global_batch=16 * count) for count in range(1, 9)] == whole
-    assert 0 < len(small.plans) < 8
-    assert small.plans.weight <= most
 
 
 @settings(

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clustersim.errors import InputError, OutOfMemoryError
 from clustersim.parallel.load import load
 from clustersim.predictors import forecasts
 from clustersim.predictors.clocks import derate
@@ -61,17 +60,3 @@ def test_forecasts_are_those_of_the_predictor_however_many_are_kept(monkeypatch)
         assert own[:2] == (tuple(kernels), given[1])
         assert np.allclose(own.low, given.low, rtol=1e-14)
         assert np.allclose(own.high, given.high, rtol=1e-14)
-
-
-def test_errors_are_found_again():
-    simulator = Simulator(load_topology(NODE))
-    for overrides, kind, text in (
-        ({"training.micro_batch": 64, "training.seq": 2048}, OutOfMemoryError, "raise tp, pp or cp"),
-        ({"parallelism.schedule": "interleaved", "parallelism.pp": 2}, InputError, "interleaved needs 2 or more"),
-        ({"predictor": "neusihgt"}, InputError, "did you mean 'neusight'"),
-    ):
-        for _ in range(2):
-            with pytest.raises(kind, match=text):
-                simulator.outline(load(JOB, overrides))
-            with pytest.raises(kind, match=text):
-                simulator.run(load(JOB, overrides))
