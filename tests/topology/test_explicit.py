@@ -147,8 +147,3 @@ def test_a_dead_spine_leaves_the_others(mode):
 def test_a_leaf_that_lost_all_its_trunks_is_named(mode):
     with pytest.raises(ConfigError, match="no route is left from l0 to l1; let a link live or degrade it"):
         written(8, 4, 2, 8, f"{{mode: {mode}}}", [f"{{link: 'trunk[{i}]', dead: true, cables: 8}}" for i in range(2)])
-
-
-def test_queue_pairs_are_for_a_hash():
-    with pytest.raises(ConfigError, match="qps is for `mode: ecmp`; adaptive sends one flow a pair"):
-        written(2, 2, 1, 1, "{qps: 2}")

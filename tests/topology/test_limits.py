@@ -48,13 +48,6 @@ def test_a_nic_faster_than_its_cable_is_told_with_both_keys(fabric):
     assert said.startswith(f"{NICS}: NICs of 400 Gb/s get 200 Gb/s from their cables (fabric.link")
 
 
-def test_a_slot_that_cuts_a_nic_is_told():
-    node = "{extends: hgx-h100, host: {effective: 30GB/s}}"
-    slow = build(parse(f"cluster: {{nodes: 8, node: {node}}}\nfabric: {{{TREE.format('240Gb/s')}}}\n", "test.yaml"))
-    (said,) = slow.warnings
-    assert "NICs of 400 Gb/s get 240 Gb/s through their PCIe slots (cluster.node.host.effective)" in said
-
-
 @pytest.mark.parametrize("fabric", [TREE, SWITCH, EXPLICIT])
 def test_the_bisection_is_what_nics_can_send(fabric):
     as_fast, faster = cluster(fabric, "400Gb/s").counts, cluster(fabric, "1600Gb/s").counts

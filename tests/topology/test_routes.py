@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from examples import examples
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from route_checks import check_routes, pairs
 
@@ -55,50 +55,43 @@ def test_routes_are_shortest_paths_without_rails(tiers: str, mode: str) -> None:
     check_routes(cluster(nodes=8, gpus=2, nics=2, tiers=tiers, mode=mode))
 
 
-@pytest.mark.parametrize("mode", MODES[:3])
-@pytest.mark.parametrize("rails", ["optimized", "2"])
-@pytest.mark.parametrize("tiers", TREES[1:5])
-def test_routes_are_shortest_paths_with_rails(tiers: str, rails: str, mode: str) -> None:
-    check_routes(cluster(nodes=5, gpus=4, nics=4, rails=rails, unit=2, tiers=tiers, mode=mode))
-
-
-@pytest.mark.parametrize("mode", MODES[:3])
-def test_routes_with_fewer_nics_than_gpus(mode: str) -> None:
-    for attach in ("shared", "per_gpu"):
-        check_routes(cluster(nodes=5, gpus=4, nics=2, attach=attach, tiers=TREES[3], mode=mode))
-        check_routes(cluster(nodes=5, gpus=4, nics=2, attach=attach, rails="optimized", tiers=TREES[3], mode=mode))
-
-
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
-    nodes=st.integers(2, 9),
+    nodes=st.integers(2, 7),
     nics=st.integers(1, 3),
+    each=st.integers(1, 2),
+    attach=st.sampled_from(["per_gpu", "shared"]),
     down=st.integers(1, 4),
     pod=st.integers(1, 3),
     radix=st.integers(2, 8),
+    unit=st.integers(1, 2),
     mode=st.sampled_from(MODES),
-    rails=st.sampled_from(["none", "optimized"]),
+    rails=st.sampled_from(["none", "optimized", "2"]),
 )
-def test_every_legal_tree_routes(nodes: int, nics: int, down: int, pod: int, radix: int, mode: str, rails: str) -> None:
+def test_every_legal_tree_routes(nodes, nics, each, attach, down, pod, radix, unit, mode, rails) -> None:
+    """Rails of all NICs or of two, a NIC for each GPU or for two: what is legal has shortest paths, and bundles of its cables."""
+    assume(rails != "2" or nics % 2 == 0)
     tiers = f"[{{down: {down}, up: {down}}}, {{radix: {2 * radix}, pod: {pod}}}, {{radix: {2 * radix}}}]"
+    tree = {
+        "nodes": nodes,
+        "gpus": nics * each,
+        "nics": nics,
+        "attach": attach,
+        "tiers": tiers,
+        "rails": rails,
+        "unit": unit,
+    }
     try:
-        topology = cluster(nodes=nodes, gpus=nics, nics=nics, tiers=tiers, mode=mode, rails=rails)
+        topology = cluster(**tree, mode=mode)
     except ConfigError as error:
-        assert "uplinks to reach them" in str(error)
+        assert "uplinks to reach them" in str(error) or "do not fit into the" in str(error)
         return
     check_routes(topology)
-    assert_bundles_hold_their_cables(nodes, nics, tiers, rails)
-
-
-def assert_bundles_hold_their_cables(nodes: int, nics: int, tiers: str, rails: str) -> None:
-    bundles, cables = (
-        cluster(nodes=nodes, gpus=nics, nics=nics, tiers=tiers, mode=mode, rails=rails) for mode in MODES[:2]
-    )
+    bundles, cables = (cluster(**tree, mode=mode) for mode in MODES[:2])
     assert [tier.name for tier in bundles.tiers] == [tier.name for tier in cables.tiers]
     for one, many in zip(bundles.tiers, cables.tiers, strict=True):
-        a, b = (slice(tier.first, tier.first + tier.links) for tier in (one, many))
-        assert bundles.capacity[a].sum() == pytest.approx(cables.capacity[b].sum())
-        assert bundles.cables[a].sum() == cables.cables[b].sum()
+        assert bundles.capacity[one.span].sum() == pytest.approx(cables.capacity[many.span].sum())
+        assert bundles.cables[one.span].sum() == cables.cables[many.span].sum()
 
 
 @pytest.mark.parametrize(
@@ -166,34 +159,6 @@ def test_queue_pairs_carry_equal_shares() -> None:
     routes = topology.route(np.array([0]), np.array([topology.gpus - 1]))
     assert sorted(set(routes.share.tolist())) == pytest.approx([1 / 3, 1.0])
     assert len(routes.links) == len(routes.share) == 2 + 3 * 2
-
-
-EXPLICIT = """
-cluster: {name: written, nodes: 4, node: {extends: hgx-h100, gpus: {count: 2}, nics: {count: 2}}}
-fabric:
-  kind: explicit
-  nodes: [leaf0, leaf1, spine0]
-  links:
-    - {a: "node[0]", b: leaf0, rate: 400Gb/s}
-    - {a: "node[1]", b: leaf0, rate: 400Gb/s}
-    - {a: leaf1, b: "node[2]", rate: 400Gb/s}
-    - {a: "nic[6]", b: leaf1, rate: 400Gb/s}
-    - {a: "nic[7]", b: leaf1, rate: 400Gb/s}
-    - {a: leaf0, b: spine0, rate: 400Gb/s, latency: 250ns, count: 4}
-    - {a: spine0, b: leaf1, rate: 400Gb/s, latency: 250ns, count: 4}
-"""
-
-
-def test_a_written_graph_is_the_generated_one() -> None:
-    written = build(parse(EXPLICIT))
-    generated = cluster(nodes=4, gpus=2, nics=2, tiers="[{down: 4, up: 4}, {radix: 8}]")
-    check_routes(written)
-    a, b = pairs(written)
-    mine, theirs = written.route(a, b), generated.route(a, b)
-    assert np.array_equal(mine.start, theirs.start)
-    assert mine.latency == pytest.approx(theirs.latency)
-    assert written.capacity[mine.links] == pytest.approx(generated.capacity[theirs.links])
-    assert written.counts["bisection"] == pytest.approx(generated.counts["bisection"])
 
 
 def test_a_switch_joins_all_nics_and_nodes_without_nvlink_use_pcie() -> None:

@@ -40,14 +40,6 @@ def test_the_large_trees() -> None:
     assert wide.fanouts == (32, 4, 30)
 
 
-def test_every_cable_of_the_large_tree_is_in_a_bundle() -> None:
-    adaptive, static = superpod(3840, 3), superpod(3840, 3, "dmodk")
-    assert len(static.capacity) == 2 * (30_720 + 92_160)
-    assert adaptive.cables.sum() == static.cables.sum()
-    for one, many in zip(adaptive.tiers, static.tiers, strict=True):
-        assert adaptive.capacity[one.span].sum() == pytest.approx(static.capacity[many.span].sum())
-
-
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_topology_loads_routes_and_describes_itself(path: Path) -> None:
     topology = load(path)
@@ -97,12 +89,6 @@ def test_rates_and_latencies_of_a_node() -> None:
 def test_nvl72_counts() -> None:
     counts = load("topologies/nvl72_16.yaml").counts
     assert (counts["leaf_switches"], counts["spine_switches"]) == (36, 18)
-
-
-def test_oversubscription_takes_uplinks_away() -> None:
-    topology = load("topologies/oversubscribed_roce_1152.yaml")
-    assert topology.counts["oversubscription"] == pytest.approx(9216 / (3 * 16 * 28))
-    assert set(topology.capacity[-2688:].tolist()) == {50e9}
 
 
 def test_presets_all_load() -> None:

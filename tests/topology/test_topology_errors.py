@@ -41,9 +41,7 @@ NIC0, NIC1 = "{a: 'nic[0]', b: s0, rate: 1GB/s}", "{a: 'nic[1]', b: s1, rate: 1G
 CASES = {
     "cluster: {nodes: 10000000, node: hgx-h100}": "1: 80000000 GPUs; at most 2097152",
     "cluster: {nodes: 1, node: hgx-h10}": "1: unknown node type 'hgx-h10'; did you mean 'hgx-h100'?",
-    "cluster: {nodes: 1, node: [1]}": "1: must be the name of a node type",
     "cluster: {nodes: 1, node: a}\nnodes:\n  a: {extends: b}\n  b: {extends: a}": "4: extends itself",
-    "cluster: {nodes: 1, node: {extends: [a]}}": "1: unknown node type",
     "cluster:\n  nodes: 1\n  node:\n    extends: hgx-h100\n    gpus: {model: h100-sx}": "5: unknown GPU 'h100-sx'",
     NODE: "1: 4 nodes need a network between them; add `fabric:`",
     NODE
@@ -60,7 +58,6 @@ CASES = {
     tree("[{name: a, radix: 64}, {name: a, radix: 64}]"): "2: two tiers are called 'a'",
     tree("[{name: nic, radix: 64}]"): "2: 'nic' is not a valid tier name",
     tree("[{radix: 64}]", ", rails: 3"): "2: rails: 3 do not divide the 8 NICs",
-    tree("[{radix: 64}]", ", rails: {a: 1}"): "2: is not known; write none, optimized",
     tree("[{radix: 64}]", ", rails: some"): "2: 'some' is not known; write none, optimized, or a number",
     tree("[{radix: 64}]", ", scalable_unit: 4"): "2: scalable_unit is about rails",
     tree(
@@ -105,19 +102,13 @@ CASES = {
     fabric("{kind: torus, dims: [2, 3], " + LINK + "}"): "2: 2 × 3 = 6 positions for 4 nodes",
     fabric("{kind: torus, dims: [], " + LINK + "}"): "2: fabric.dims: has 0 entries; write 1 to 6",
     fabric(
-        "{kind: torus, dims: [1000000, 1000000, 1000000], " + LINK + "}"
-    ): "2: 1000000000000000000 positions for 4 nodes",
-    fabric(
         "{kind: torus, dims: [2, 2], link: {rate: 1GB/s, cable: [1m, 2m, 3m]}}"
     ): "2: 3 cable lengths for 2 dimensions",
     fabric("{kind: torus, dims: [5000], " + LINK + "}", NODE.replace("4", "5000", 1)): "2: a ring of 5000 is too long",
-    fabric("{kind: grid, dims: [{kind: ring, size: 3, rate: 1GB/s}]}"): "2: 3 = 3 positions for 4",
     fabric("{kind: dragonfly, a: 2, p: 1, h: 1, " + LINK + "}"): "2: a · p · groups = 2 · 1 · 3 = 6 ports for 32 NICs",
     fabric(
         "{kind: dragonfly, a: 2, p: 8, h: 1, groups: 9, " + LINK + "}"
     ): "2: 2 routers with 1 global cables each reach 2 other groups, not 8; use at most 3",
-    fabric("{kind: dragonfly, a: 4096, p: 4096, h: 4096, " + LINK + "}"): "2: links are too many",
-    fabric("{kind: dragonfly, a: 4, p: 4, h: 1, link: {rate: 1GB/s, cable: [1m]}}"): "2: 1 cable lengths; give three",
     plus("groups: 2"): "2: 2 groups of 1 nodes are too few for 4 nodes; use 4, or larger groups",
     plus(
         "groups: 9"
@@ -132,9 +123,7 @@ CASES = {
     plus(
         "radix: 6, uplinks: 2", h=6
     ): "2: a spine needs 2 ports down and 6 to other groups, not 6; use a larger switch",
-    plus("").replace("400Gb/s", "400Gb/s, cable: [1m]"): "2: 1 cable lengths; give three",
     plus("routing: {qps: 2}"): "2: qps is for `mode: ecmp`; adaptive sends one flow a pair",
-    plus("uplinks: 4096000, routing: {mode: dmodk}", spines=4096, h=3): "2: links are too many to build one by one",
     fabric("{kind: leaf_spine, tiers: [{radix: 64}], " + LINK + "}"): "2: has two tiers",
     fabric("{kind: rail_only, rails: none, tiers: [{radix: 64}], " + LINK + "}"): "2: rail_only keeps its rails apart",
     "cluster: {nodes: 4, node: {extends: hgx-h100, scale_up: {kind: none}}}\n"
@@ -142,18 +131,13 @@ CASES = {
         "1: need links between the GPUs of a node to change rails over"
     ),
     inside("{kind: ring, link: 1GB/s}", 1): "1: scale_up.kind: a ring of one GPU joins nothing",
-    inside("{kind: ring, link: 1GB/s}", 5000): "1: a ring of 5000 GPUs is too long",
     inside("{kind: mesh, link: 1GB/s}", 100_000): "1: links are too many",
     inside("{kind: torus, shape: [3, 2], link: 1GB/s}", 8): "1: scale_up.shape: 3 × 2 is not the 8 GPUs",
     inside("{kind: torus, link: 1GB/s}", 8): "1: write extents whose product is 8",
     inside("{kind: ring, shape: [8], link: 1GB/s}", 8): "1: is for kind: torus, not ring",
     inside("{kind: mesh, links_per_gpu: 7, link: 1GB/s}", 8): "1: mesh counts its links by links_per_peer",
     inside("{links_per_peer: 7, link: 1GB/s}", 8): "1: nvswitch counts its links by links_per_gpu",
-    inside("{kind: mesh}", 8).replace("h100-sxm", "l40s"): "1: scale_up.link is missing",
     tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', dead: true, rate: 1GB/s}]": "3: nothing else",
-    tree("[{radix: 64}]") + "faults: [{node: 1, dead: true, slowdown: 2}]": "3: nothing else",
-    tree("[{radix: 64}]")
-    + "faults: [{link: 'nic[1]', cables: 2, rate: 1GB/s}]": "3: counts dead cables; add `dead: true`",
     tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', cables: 2, dead: true}]": "3: nic[1] has 1 cables alive, not 2",
     tree("[{radix: 64}]")
     + "faults: [{link: 'nic[1]', dead: true}, {link: 'nic-up[1]', dead: true}]": "3: nic-up[1] has 0 cables alive, not 1",

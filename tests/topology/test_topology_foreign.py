@@ -56,7 +56,7 @@ def test_a_gigabyte_of_astra_sim_is_two_to_the_thirty() -> None:
         ("topology: [Ring]\nnpus_count: [4]\nbandwidth: [1]", 1, "latency is missing"),
         ("topology: [Switch, Ring]\nnpus_count: [8, 9000]\nbandwidth: [1, 1]\nlatency: [1, 1]", 1, "a ring of 9000 is too"),
         ("topology: [Ring, Ring]\nnpus_count: [99999, 99999]\nbandwidth: [1, 1]\nlatency: [1, 1]", 2, "at most 2097152"),
-        ("topology: [Ring]\nnpus_count: [1]\nbandwidth: [1]\nlatency: [1]\ngpu: h200", 5, "h200"),
+
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_astra_sims_file(text: str, line: int, said: str) -> None:
@@ -143,7 +143,6 @@ def test_infinity_fabric_of_a_file_is_that_of_the_shipped_node(tmp_path: Path, n
             "GPU with device '0x1' and sm '35': the file names no known GPU; give --gpu h100",
         ),
         ({"speed": "99 GT/s"}, "PCIe at '99 GT/s' × '16' is not known"),
-        ({"speed": "1.2.3 GT/s"}, "PCIe at '1.2.3 GT/s' × '16' is not known"),
         ({"speed": "9" * 400 + " GT/s"}, "is not known; write like 32.0 GT/s and 16"),
         ({"net": "fast"}, "speed of <net> is 'fast'; it is a number from 1 to 1e+08"),
         *(({"net": text}, f"speed of <net> is '{text}'; it is a number") for text in ("inf", "nan", "-100000", "1e30")),
@@ -295,7 +294,6 @@ def test_show_writes_files(command_line, tmp_path: Path) -> None:
     [
         (["--draw", "/proc/none/a.svg"], "/proc/none/a.svg: cannot be written"),
         (["--export", "ns4", "a"], "--export ns4: no such format; did you mean 'ns3'?"),
-        (["--export", "ns3", "/proc/none/a.txt"], "/proc/none/a.txt: cannot be written"),
     ],
 )
 def test_show_says_what_cannot_be_written(command_line, arguments: list[str], said: str) -> None:
