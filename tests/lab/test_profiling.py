@@ -315,18 +315,6 @@ def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
     gc.unfreeze()
 
 
-def test_a_cuda_clock_times_launches(monkeypatch):
-    from clustersim.lab.measure import trials
-
-    gpu = Gpu(True)
-    gpu.install(monkeypatch)
-    watch, cpu = timing.CudaClock(), small_device("h200")
-    for variant in ("stream", "graph"):
-        found = trials.launch_cost(Trial("launch", variant=variant), cpu, watch)
-        assert found["samples"] == 20
-    gc.unfreeze()
-
-
 @pytest.mark.parametrize("filler", ["idle", "copy"])
 def test_a_kernel_takes_its_share_of_a_run_over_time(filler, monkeypatch):
     gpu = Gpu(True)

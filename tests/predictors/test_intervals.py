@@ -20,10 +20,8 @@ from clustersim.model.kernel import gemm, vector
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.features import bound, columns
-from clustersim.predictors.learned import Learned
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import CONTENT, Bounds, bounds
-from clustersim.predictors.weights_file import Weights
 from clustersim.report.breakdown import critical_path
 from clustersim.report.terminal import lines
 from clustersim.simulation import run
@@ -183,14 +181,6 @@ def test_every_kernel_has_an_interval(name):
     assert [len(part) for part in get(name).interval([], H100)] == [0, 0]
 
 
-def test_weights_without_intervals_know_none():
-    shipped = get("neusight")
-    meta = {key: value for key, value in shipped.weights.meta.items() if key != "intervals"}
-    low, high = Learned(shipped.method, Weights(shipped.weights.classes, meta)).interval(SOME, H100)
-    assert not low.any()
-    assert np.isinf(high).all()
-
-
 class Foreign(Predictor):
     """A predictor from outside that knows no intervals."""
 
@@ -228,9 +218,3 @@ def test_kernels_before_the_last_wait_for_the_cpu_are_hidden_behind_it():
         small,
         NORM,
     }
-
-
-def test_forecasts_that_are_known_are_not_made_again():
-    predictor = get("neusight")
-    again = predictor.interval(SOME, H100, predictor.predict(SOME, H100))
-    assert all((one == other).all() for one, other in zip(again, predictor.interval(SOME, H100), strict=True))

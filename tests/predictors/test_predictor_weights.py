@@ -77,12 +77,6 @@ def test_weights_of_something_else(meta, said, tmp_path):
         load("neusight", path)
 
 
-@pytest.mark.parametrize("other", ["linear", "habitat"])
-def test_weights_of_another_predictor(other):
-    with pytest.raises(DataError, match=rf"{other}.safetensors: holds no weights of 'neusight'"):
-        load("neusight", weights_file.shipped(other))
-
-
 def test_weights_that_are_not_finite(tmp_path):
     weights = load("linear").weights
     broken = {**weights.classes, "fp32/bmm": {**weights.classes["fp32/bmm"], "slope": np.array([np.nan, 1.0])}}
@@ -112,16 +106,6 @@ def test_every_class_that_is_missing_is_named(name, tmp_path):
         weights_file.save(path, without(weights, kind))
         with pytest.raises(DataError, match=rf"w.safetensors: lacks {kind} "):
             load(name, path)
-
-
-def test_bad_weights_end_the_command_with_one_sentence(tmp_path, command_line):
-    path, own = tmp_path / "w.safetensors", tmp_path / "own.csv"
-    path.write_bytes(weights_file.shipped("neusight").read_bytes()[:100_000])
-    own.write_text("gpu,kind,op,dtype,m,n,k,latency_s\nh200,linear,forward,bf16,4096,8192,8192,8.1e-4\n")
-    code, out, err = command_line("lab", "evaluate", "--data", str(own), "-p", "neusight", "--weights", str(path))
-    assert (code, out) == (2, "")
-    assert err.startswith(f"clustersim: {path}: damaged or not a safetensors file")
-    assert err.count("\n") == 1
 
 
 def test_missing_and_unwritable_files(tmp_path):
