@@ -12,7 +12,6 @@ import output_cases
 import pytest
 
 from clustersim.errors import InputError
-from clustersim.explain import text
 from clustersim.explain.differences import Comparison, compared
 from clustersim.explain.gpu_trace import measured
 from clustersim.explain.text import compared as lines
@@ -239,16 +238,6 @@ def test_an_event_with_a_value_that_its_key_cannot_have_is_left_out_or_read_as_t
             assert "nothing ran between its marks" in str(error), (key, odd)
         else:
             assert 0 < found.step_time < 1e-4, (key, odd)
-
-
-def test_long_values_are_shown_from_where_they_differ():
-    shared = "[" + ", ".join(f'{{"name": "tier{i}", "radix": 64}}' for i in range(4))
-    one, other = text._values((f"{shared}, 1]", f"{shared}, 22]"))
-    assert one != other
-    assert one.startswith("…")
-    assert one.endswith(", 1]")
-    assert max(len(one), len(other)) <= text.WIDE
-    assert text._values(("a", "b")) == ["a", "b"]
 
 
 def test_a_forecast_is_no_measured_trace(call):

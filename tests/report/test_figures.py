@@ -27,11 +27,6 @@ def _words(canvas):
     return [shape.words for shape in canvas.shapes if isinstance(shape, Text)]
 
 
-def test_every_kind_shows_a_run_or_a_sweep():
-    assert {*charts.RUN} == {"timeline", "breakdown", "memory", "roofline"}
-    assert {*charts.SWEEP} == {"scaling", "splits"}
-
-
 def test_the_bars_of_a_breakdown_are_the_step(result):
     canvas = bars.breakdown(result)
     rows = {}

@@ -19,7 +19,6 @@ from clustersim.report import trace
 from clustersim.report.result import save
 from clustersim.report.store import Question, put, write_json, write_manifest
 from clustersim.simulation import run
-from clustersim.simulation import simulate as forecast
 from clustersim.topology.build import build as build_topology
 
 
@@ -232,20 +231,3 @@ def test_many_threads_replace_one_folder(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
     numbers = [json.loads((tmp_path / "x" / name).read_text()) for name in ("manifest.json", "summary.json")]
     assert numbers[0]["seed"] == numbers[1]
-
-
-def test_the_slow_nic_of_a_faulty_cluster_is_named_first(tmp_path):
-    tree = "{kind: fat_tree, rails: optimized, scalable_unit: 32, tiers: [{radix: 64}, {radix: 64}], link: {rate: 400Gb/s}}"
-    faults = 'faults: [{link: "nic[77]", rate: 12GB/s}]'
-    path = tmp_path / "faulty.yaml"
-    path.write_text(f"cluster: {{name: faulty, nodes: 64, node: hgx-h100}}\nfabric: {tree}\n{faults}\n")
-    job = {"training.global_batch": 512}
-    links = forecast(path, "workloads/llama3_70b.yaml", job).summary["busiest_links"]
-    up, down, *others = links
-    assert (up["link"], up["from"], up["to"]) == ("nic-up[77]", "node 9 NIC 5", "leaf[5]")
-    assert (down["link"], down["from"], down["to"]) == ("nic-down[77]", "leaf[5]", "node 9 NIC 5")
-    assert up["limiting_s"] > 0
-    assert (
-        max(link["utilization"] for link in others) > up["utilization"]
-    )  # healthy NVLink is busier, and slows nothing
-    assert all(link["limiting_s"] == 0 for link in others)

@@ -22,7 +22,7 @@ from clustersim.pages.published import nearest
 from clustersim.pages.run import SCRIPTS, STYLES, run_data, run_page
 from clustersim.pages.shell import ASSETS, embedded
 from clustersim.parallel.memory import Memory
-from clustersim.report.step_trace import pass_parts
+from clustersim.report.step_trace import inside
 from clustersim.simulation import simulate
 from clustersim.validate.runs import PUBLISHED
 
@@ -43,17 +43,11 @@ def data(result):
 def test_the_kernels_and_flows_of_a_pass_fill_it(result):
     for activity in (one for one in result.plan.activities if one.timing.source):
         source = activity.timing.source
-        parts = list(pass_parts(activity, source, result.work.seconds))
+        parts = list(inside(activity, source, result.work.seconds))
         assert sum(isinstance(part.what, Kernel) for part in parts) == sum(isinstance(i, Kernel) for i in source.items)
         assert math.fsum(part.end - part.start for part in parts) == pytest.approx(activity.idle, rel=1e-9)
         assert all(a.end <= b.start + 1e-12 for a, b in itertools.pairwise(parts))
         assert parts[-1].end == pytest.approx(activity.idle, rel=1e-9)
-
-
-def test_without_their_kernels_passes_are_computation_and_flows(result):
-    activity = next(one for one in result.plan.activities if one.timing.source)
-    parts = list(pass_parts(activity, None, {}))
-    assert math.fsum(p.end - p.start for p in parts if p.what == "compute") == pytest.approx(activity.compute, rel=1e-9)
 
 
 def test_the_timeline_has_every_span_and_marks_the_critical_path(result, data):
@@ -143,20 +137,6 @@ def test_faults_are_marked(tmp_path):
     [tier] = [one for one in found["tiers"] if one["name"] == "leaf-up"]
     assert tier["ill"] == [3]
     assert any(cable["ill"] for cable in found["picture"]["cables"])
-
-
-def test_a_large_cluster_is_drawn_with_what_is_alike_as_one():
-    """Nodes on the same leaves are one; every link between a node and a leaf stands for itself in a count."""
-    result = simulate("topologies/superpod_h100_128.yaml", "workloads/llama3_70b.yaml", {"predictor": "roofline"})
-    drawn = network(result)["picture"]
-    kinds = {kind: [end for end in drawn["ends"] if end["name"].startswith(kind)] for kind in ("node", "leaf", "spine")}
-    assert [end["many"] for end in kinds["node"]] == [32] * 4
-    assert len(kinds["leaf"]) == 32 and sum(end["many"] for end in kinds["leaf"]) == 32
-    assert sum(end["many"] for end in kinds["spine"]) == result.topology.counts["spine_switches"]
-    of_nodes = [one for one in drawn["cables"] if drawn["ends"][min(one["a"], one["b"])]["level"] == 0]
-    assert sum(one["links"] for one in of_nodes) == 2 * 1024
-    longest = max(one["limiting_s"] for one in result.summary["busiest_links"])
-    assert max(one["limits"] for one in drawn["cables"]) == pytest.approx(longest, abs=1e-6)
 
 
 def test_the_largest_cluster_is_drawn_by_kind_and_its_faults_stand_alone():

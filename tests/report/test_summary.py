@@ -49,12 +49,6 @@ def test_computation_stays_when_a_cable_breaks_and_communication_takes_the_rest(
     assert bad["critical_path_s"]["dp"] > 1.2 * well["critical_path_s"]["dp"]
 
 
-def test_text_shows_the_mean_beside_the_critical_path():
-    [line] = [one for one in head(simulate()).splitlines() if one.startswith("where the step goes")]
-    assert line.split("  ")[-1].strip() == "critical path"
-    assert "mean of ranks" in line
-
-
 # GPUs that idle
 
 
