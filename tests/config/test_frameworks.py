@@ -194,30 +194,16 @@ def test_collectives_of_tensor_parallelism_run_under_products_since_2022():
     [
         ("torchtitan", "selective", ("full", ["op"])),
         ("torchtitan", "full", ("full", ["mlpwo"])),
-        ("torchtitan", "", ("full", ["op"])),
         ("torchtitan", "none", ("none", [])),
         ("primus-torchtitan", "", ("none", [])),
-        ("primus-torchtitan", "selective", ("full", ["op"])),
         ("maxtext", "", ("full", ["mlpwo"])),
         ("paxml", "", ("full", ["minimal"])),
-        ("paxml", "full", ("full", ["mlpwo"])),
-        ("xtuner", "", ("full", ["mlpwo"])),
         ("megatron-core", "selective", ("selective", [])),
-        ("megatron-core", "full", ("full", [])),
-        ("hai-llm", "", ("selective", [])),
-        ("llm-foundry", "full", ("full", ["mlpwo"])),
         ("llm-foundry-2023", "full", ("full", [])),
     ],
 )
 def test_what_a_run_says_of_recomputation_is_its_frameworks_policy(name, said, meant):
     assert load(name).recomputation(said, "bf16") == meant
-
-
-def test_overlap_of_tensor_parallelism_is_the_most_that_a_framework_has():
-    found = {one.name: one.overlapped_tp for one in everything()}
-    assert {found[name] for name in ("nemo", "megatron-core", "megascale", "primus")} == {"ring"}
-    assert {found[name] for name in ("torchtitan", "nemo-automodel")} == {"async"}
-    assert {found[name] for name in ("megatron-2022", "nanotron", "internevo", "megatron-deepspeed")} == {"bulk"}
 
 
 def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():

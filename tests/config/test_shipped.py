@@ -10,7 +10,6 @@ import pytest
 from clustersim.config import shipped
 from clustersim.config.yaml import read
 from clustersim.errors import InputError
-from clustersim.parallel.load import load as load_workload
 from clustersim.simulation import simulate
 from clustersim.topology.build import document_of, load
 
@@ -90,9 +89,7 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
         ("topologies", "qqq", "qqq: no such file, and no shipped topology has that name; `clustersim list topologies`"),
         ("topologies", "gpt3", "gpt3 is a workload, not a topology; the topology comes first, then the workload"),
         ("workloads", "no/gpt3.yaml", "`ls no` shows what is there, and the bare name gpt3 finds the shipped one"),
-        ("workloads", "no/own.yaml", "no/own.yaml: no such file; `ls no` shows what is there"),
         ("topologies", "no/grid_64.yaml", "the bare name grid_32 finds the shipped one"),
-        ("topologies", "\0", "no such file"),
         (
             "topologies",
             "a.yaml,b.yaml",
@@ -121,10 +118,3 @@ def test_every_shipped_topology_runs_a_shipped_workload_as_it_stands(path):
     found = simulate(path, ROOT / "workloads" / f"{workload}.yaml", engine="auto").summary
     assert found["memory"]["fits"]
     assert found["step_time_s"] > 0
-
-
-@pytest.mark.parametrize("name", ["torus_4096", "dragonfly_plus_3420"])
-def test_gpt3_can_be_placed_on_small_nodes(name):
-    cluster = load(ROOT / "topologies" / f"{name}.yaml")
-    job = load_workload(ROOT / "workloads" / "gpt3.yaml").place(cluster.gpus, cluster.gpus_per_node)
-    assert job.mesh.size > 0.8 * cluster.gpus

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -12,8 +11,7 @@ from pydantic import Field, field_validator
 
 from clustersim.config import yaml
 from clustersim.config.fields import Bandwidth, Count, Fraction, Name, Size, Spec, Time, validate
-from clustersim.errors import ConfigError, InputError
-from clustersim.files import DESCRIPTION
+from clustersim.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -156,22 +154,6 @@ def test_json_reads_back(tree: dict[str, Any]) -> None:
     assert yaml.parse(json.dumps(tree)).data == tree
 
 
-def test_files(tmp_path: Path) -> None:
-    good = tmp_path / "good.yaml"
-    good.write_bytes(b"\xef\xbb\xbfa: \xc3\xa9\r\nb: 2\r\n")
-    assert yaml.read(good).data == {"a": "é", "b": 2}
-    (tmp_path / "utf16").write_bytes("a: 1".encode("utf-16"))
-    with pytest.raises(InputError, match=r"utf16:1:1: not a text file \(byte 0 is not UTF-8\); give a YAML file$"):
-        yaml.read(tmp_path / "utf16")
-    (tmp_path / "large").write_bytes(b"a: 1\n" + b"#" * DESCRIPTION)
-    with pytest.raises(InputError, match=r"large: too large, at most 16 MiB are read; give a YAML file$"):
-        yaml.read(tmp_path / "large")
-    with pytest.raises(InputError, match="no such file; `ls "):
-        yaml.read(tmp_path / "missing.yaml")
-    with pytest.raises(InputError, match="cannot be read: Is a directory; give the path of a YAML file"):
-        yaml.read(tmp_path)
-
-
 class Ring(Spec):
     kind: Literal["ring"]
     links: Count = 1
@@ -213,7 +195,6 @@ SAMPLES = [
     ("nodes: 0\nshare: 2", "1:8: nodes: 0 must be at least 1"),
     ("nodes: 1e12", "1:8: nodes: 1000000000000 must be at most 100000000"),
     ("nodes: 1.5", "1:8: nodes: 1.5 must be a whole number"),
-    ("nodes: '3'", "1:8: nodes: 3 must be a whole number"),
     ("nodes: true", "1:8: nodes: true must be a whole number"),
     ("nodes:", "1:7: nodes is empty; it must be a whole number"),
     ("nodes: 1\nname: 12", "2:7: name: 12 must be text; put it in quotes"),
@@ -224,7 +205,6 @@ SAMPLES = [
     ("nodes: 1\nrate: 0 Gb/s", "2:7: rate: 0 Gb/s must be greater than 0"),
     ("nodes: 1\ndelay: 5 GB", "2:8: delay: 'GB' is not a unit of time (case matters); known: d, h, min"),
     ("nodes: 1\nshare: 50", "2:8: share: 50 must be at most 1"),
-    ("nodes: 1\nshare: true", "2:8: share: true must be a number"),
     ("nodes: 1\nfast: yes", "2:7: fast: yes must be true or false"),
     ("nodes: 1\nmode: c", "2:7: mode: c is not known; write 'a' or 'b'"),
     ("nodes: 1\nnet: {kind: x}", "2:6: net: a mapping must have as 'kind' one of 'ring', 'star'"),
@@ -236,7 +216,6 @@ SAMPLES = [
     ("nodes: 1\nrings:\n- {links: 1}", "3:3: rings.0.kind is missing; add it"),
     ("nodes: 1\nrings: [{kind: ring}, {kind: ring}, {kind: ring}]", "2:8: rings: a list must have at most 2 items"),
     ("nodes: 1\nmode: " + "x" * 500, f"2:7: mode: {'x' * 57}... is not known; write 'a' or 'b'"),
-    ('nodes: 1\nmode: "a\\nb"', r"2:7: mode: 'a\nb' is not known; write 'a' or 'b'"),
 ]
 
 
