@@ -95,14 +95,6 @@ LONG = frozenset(
     {"api", "plan", "optimize", "validate", "calibrate", "sweep", "jobs", "share", "report", "explain", "compare"}
 )
 """Commands that may take as long as what is asked of them: more time than there is is no finding."""
-SCRIPT = """#!/bin/bash
-GPUS=8
-torchrun --nproc_per_node $GPUS --nnodes ${NNODES:-2} pretrain_gpt.py \\
-  --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 \\
-  --micro-batch-size 2 --global-batch-size 64 --vocab-size 1000 --bf16 --tensor-model-parallel-size 2 \\
-  --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --swiglu --use-distributed-optimizer \\
-  --num-experts 4 --moe-layer-freq 2 --window-size 64,0 --deepspeed --expert-interval 2
-"""
 LAUNCHED = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, "micro_batch_size": 1}
 LAUNCHED |= {"vocab_size": 256, "tensor_model_parallel_size": 2, "ffn_hidden_size": "${multiply:4, ${.hidden_size}}"}
 """Settings of `model` in files of NeMo and Megatron-Bridge."""
@@ -115,14 +107,7 @@ local_batch_size = 1
 [parallelism]
 pipeline_parallel_degree = 2
 """
-KERNEL = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 900.0, "args": {"stream": 7}}
-STEP = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "dur": 2e3}
-KERNELS = ("gemm", "ncclDevKernel_AllReduce", "layer_norm", "gemm")
-TRACE = {
-    "traceEvents": [{**KERNEL, "name": name, "ts": 1e3 * i} for i, name in enumerate(KERNELS)]
-    + [{**STEP, "name": f"ProfilerStep#{n}", "ts": 2e3 * n} for n in (0, 1)],
-    "distributedInfo": {"rank": 0, "world_size": 8},
-}
+EXAMPLES = Path(cs.__file__).parents[1] / "docs/examples"
 NCCL_LOG = """# Collective test starting: all_reduce_perf
 #  Rank  0 Group  0 Pid  1 on a device  0
 #  Rank  1 Group  0 Pid  1 on a device  1
@@ -286,7 +271,7 @@ def pool(place: Path, files: dict[str, Any]) -> None:
     """Write what the lines of `BASES` read into a folder: files, and results that the program itself writes."""
     place.mkdir(parents=True, exist_ok=True)
     more = {
-        "m.sh": SCRIPT,
+        "m.sh": (EXAMPLES / "train_mixtral.sh").read_text(encoding="utf-8"),
         "t.toml": JOB_CONFIG,
         "n.yaml": {
             "trainer": {"devices": 8, "num_nodes": 1, "precision": "bf16"},
@@ -301,7 +286,7 @@ def pool(place: Path, files: dict[str, Any]) -> None:
         "ax.yaml": {"sequence_len": 128, "adapter": "lora", "lora_r": 8, "lora_target_linear": True, "bf16": "auto"},
         "lf.yaml": {"finetuning_type": "full", "cutoff_len": 128, "bf16": True, "deepspeed": "ds.json"},
         "acc.yaml": {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}},
-        "trace.json": TRACE,
+        "trace.json": (EXAMPLES / "trace.json").read_text(encoding="utf-8"),
         "nccl.log": NCCL_LOG,
         "mine.yaml": MACHINE,
         "axes.yaml": {"tp": [1, 2]},

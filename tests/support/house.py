@@ -6,72 +6,39 @@ from documents import ROOT
 from imports import imports, layers, room_of
 
 HOUSE = ROOT / "docs/images/house.svg"
-WORDS = {
-    "cli": "one file a command",
-    "lab": "measure, train, judge",
-    "validate": "published steps",
-    "planning": "nodes, days, dollars",
-    "explain": "why, and what if",
-    "optimization": "the best, proved",
-    "calibration": "what it rests on",
-    "sweeps": "many splits, ranked",
-    "jobs": "several on a cluster",
-    "simulation": "load … summarize",
-    "preparation": "a job before its links",
-    "report": "summary, tables, trace",
-    "engine": "SimPy, fabric, folding",
-    "single_gpu": "PyTorch's operators",
-    "collectives": "algorithms, NCCL",
-    "schedules": "order of passes",
-    "predictors": "kernel → seconds",
-    "parallel": "mesh, stages, memory",
-    "serve": "results in a browser",
-    "pages": "report.html",
-    "figures": "SVG, PNG, PDF",
-    "api": "import clustersim",
-    "question": "what a run is asked",
-    "frameworks": "what each one does",
-    "model": "operators, kernels",
-    "costs": "prices, power, carbon",
-    "topology": "links, routes, faults",
-    "convert": "text of other tools",
-    "hardware": "GPUs, nodes",
-    "config": "YAML → specs",
+ROOMS = {
+    "cli": ("one file a command", 4.0),
+    "lab": ("measure, train, judge", 0.9),
+    "validate": ("published steps", 8.2),
+    "planning": ("nodes, days, dollars", 5.4),
+    "explain": ("why, and what if", 3.95),
+    "optimization": ("the best, proved", 5.4),
+    "calibration": ("what it rests on", 1.4),
+    "sweeps": ("many splits, ranked", 5.4),
+    "jobs": ("several on a cluster", 2.8),
+    "simulation": ("load … summarize", 4.0),
+    "preparation": ("a job before its links", 4.0),
+    "report": ("summary, tables, trace", 4.0),
+    "engine": ("SimPy, fabric, folding", 4.0),
+    "single_gpu": ("PyTorch's operators", 0.9),
+    "collectives": ("algorithms, NCCL", 7.0),
+    "schedules": ("order of passes", 5.0),
+    "predictors": ("kernel → seconds", 0.9),
+    "parallel": ("mesh, stages, memory", 3.1),
+    "serve": ("results in a browser", 7.7),
+    "pages": ("report.html", 6.4),
+    "figures": ("SVG, PNG, PDF", 6.4),
+    "api": ("import clustersim", 8.2),
+    "question": ("what a run is asked", 6.9),
+    "frameworks": ("what each one does", 8.2),
+    "model": ("operators, kernels", 2.8),
+    "costs": ("prices, power, carbon", 6.0),
+    "topology": ("links, routes, faults", 6.5),
+    "convert": ("text of other tools", 5.9),
+    "hardware": ("GPUs, nodes", 1.5),
+    "config": ("YAML → specs", 4.0),
 }
-"""What a room is about, below its name."""
-COLUMN = {
-    "cli": 4.0,
-    "lab": 0.9,
-    "api": 8.2,
-    "figures": 6.4,
-    "validate": 8.2,
-    "serve": 7.7,
-    "pages": 6.4,
-    "jobs": 2.8,
-    "planning": 5.4,
-    "explain": 3.95,
-    "optimization": 5.4,
-    "sweeps": 5.4,
-    "calibration": 1.4,
-    "simulation": 4.0,
-    "question": 6.9,
-    "preparation": 4.0,
-    "report": 4.0,
-    "engine": 4.0,
-    "single_gpu": 0.9,
-    "predictors": 0.9,
-    "schedules": 5.0,
-    "collectives": 7.0,
-    "parallel": 3.1,
-    "model": 2.8,
-    "costs": 6.0,
-    "topology": 6.5,
-    "frameworks": 8.2,
-    "convert": 5.9,
-    "hardware": 1.5,
-    "config": 4.0,
-}
-"""Where a room stands from left to right, so that no arrow goes through a room; without a place it is at the right."""
+"""What a room is about, below its name, and where it stands from left to right, so that no arrow goes through a room."""
 UNIT, ROW, WIDE, HIGH, TOP = 108.0, 70.0, 150.0, 40.0, 16.0
 BASE = 2
 """The lowest layers are single files that all rooms may use: one box, without arrows."""
@@ -90,11 +57,7 @@ def arrows() -> list[tuple[str, str]]:
 def draw_house() -> str:
     """Return the picture; the same imports give the same text."""
     rows = layers()
-    at = {
-        room: (COLUMN.get(room, 9.0) * UNIT, TOP + row * ROW)
-        for row, rooms in enumerate(rows[:-BASE])
-        for room in rooms
-    }
+    at = {room: (ROOMS[room][1] * UNIT, TOP + row * ROW) for row, rooms in enumerate(rows[:-BASE]) for room in rooms}
     width, bottom = 9.0 * UNIT, TOP + (len(rows) - BASE) * ROW
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {bottom + 74:g}" font-family="sans-serif">',
@@ -108,7 +71,7 @@ def draw_house() -> str:
             f'<line x1="{x:g}" y1="{y + HIGH:g}" x2="{to_x:g}" y2="{to_y - 1:g}" stroke="#555" marker-end="url(#head)"/>'
         )
     for room, (x, y) in at.items():
-        parts.append(_box(x - WIDE / 2, y, WIDE, room, WORDS.get(room, "")))
+        parts.append(_box(x - WIDE / 2, y, WIDE, room, ROOMS[room][0]))
     base = (" · ".join(rooms) for rooms in rows[-BASE:])
     parts.append(_box(20, bottom, width - 40, *base))
     parts.append(
