@@ -12,15 +12,11 @@ from sweep_cases import parsed, some_of
 
 from clustersim.api.launch import differences, read_back, written
 from clustersim.config.references import resolved
-from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.conversions import rows
-from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
-from clustersim.convert.megatron_groups import GROUPED
 from clustersim.convert.megatron_script import ImportRequest
 from clustersim.convert.megatron_script import imported as script_imported
 from clustersim.convert.megatron_yaml import PRECISIONS, imported
-from clustersim.convert.table import records, words
 from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
 from clustersim.parallel.load import build, load
@@ -283,34 +279,6 @@ def test_what_cannot_be_said_is_named(tool, key, value):
     here[last] = value
     with pytest.raises(InputError, match=re.escape(WRONG[tool, key, value])):
         read(tool, yaml.safe_dump(data))
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-def test_every_row_names_an_argument_of_megatron_or_a_key_of_a_workload(tool):
-    known = {*ALIASES, *GROUPED, *NO_EFFECT, "tokenizer_type", "nnodes", "nproc_per_node", "use_custom_fsdp"}
-    for name, row in rows(tool).items():
-        key = ".".join(map(str, row.key))
-        if "." in key:
-            section, field = key.split(".", 1)
-            here = Workload.model_fields[section].annotation
-            for part in field.split("."):
-                assert part in here.model_fields, name
-                here = here.model_fields[part].annotation
-        else:
-            assert key in known | {"-", "~", "!", "*"}, name
-        assert row.columns["export"] in ("", "s", "x")
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-def test_no_setting_stands_in_the_table_twice(tool):
-    names = [row["argument"] for row in records(tool.replace("-", "_"))]
-    assert len(names) == len(set(names))
-
-
-def test_no_setting_has_two_meanings_in_the_shared_tables():
-    none, left_out = (words(f"megatron_config_{kind}.txt") for kind in ("no_effect", "not_modelled"))
-    whole = [*none, *left_out, *ALIASES, *GROUPED, *NO_EFFECT, *NOT_MODELLED, *REMEDIES]
-    assert len(whole) == len(set(whole))
 
 
 def test_a_message_lists_each_word_of_another_tool_once():

@@ -10,6 +10,9 @@ from clustersim.api.launch import differences, read_back
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.conversions import rows
+from clustersim.convert.megatron import ALIASES, NO_EFFECT
+from clustersim.convert.megatron_groups import GROUPED
+from clustersim.convert.table import records
 from clustersim.convert.trainers import TITLES, TrainerRequest, deepspeed_config, imported
 from clustersim.errors import InputError
 from clustersim.parallel.load import build, load
@@ -390,10 +393,17 @@ def _fields(spec, at=""):
             yield from _fields(one, f"{at}{name}.")
 
 
-@pytest.mark.parametrize("tool", TITLES)
-def test_every_row_of_a_table_means_a_key(tool):
-    keys = set(_fields(Workload))
+LAUNCH = {"tokenizer_type", "nnodes", "nproc_per_node", "use_custom_fsdp"}
+"""Arguments of a launch that a workload has no key for."""
+
+
+@pytest.mark.parametrize("tool", [*TITLES, "nemo", "megatron-bridge"])
+def test_every_row_of_a_table_means_a_key_or_an_argument_of_megatron_and_stands_once(tool):
+    known = {*_fields(Workload), *"-~!*", *ALIASES, *GROUPED, *NO_EFFECT, *LAUNCH}
     for name, row in rows(tool).items():
         key = ".".join(map(str, row.key))
-        assert key in {*"-~!"} or key.startswith("*.") or key in keys, name
-        assert row.function or not row.values or "=" in row.values, name
+        assert key.startswith("*.") or key in known, name
+        assert row.function or tool not in TITLES or not row.values or "=" in row.values, name
+        assert row.columns.get("export", "") in ("", "s", "x") or tool in TITLES, name
+    names = [row["argument"] for row in records(tool.replace("-", "_"))]
+    assert len(names) == len(set(names))
