@@ -55,9 +55,6 @@ def test_overrides_by_dotted_key_and_by_alias():
 
 BROKEN = {
     "tp: 2 => tp: 3": "13:7: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
-    "tp: 2 => tensor-model-parallel-size: 3": (
-        "13:31: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"
-    ),
     "heads: 8\n => heads: 6\n  head_dim: 64\n  kv_heads: 3\n": (
         "15:7: parallelism.tp: 2 is neither a divisor nor a multiple of 3 key/value heads, as Megatron-Core "
         "needs; use 1"
@@ -89,14 +86,7 @@ BROKEN = {
     "seq: 128 => seq: 128\n  precision: fp32\n  gradients: bf16": (
         "13:14: training.gradients: bf16 is narrower than fp32 weights; write fp32"
     ),
-    "seq: 128 => seq: 128\n  precision: fp16\n  gradients: bf16": (
-        "13:14: training.gradients: bf16 does not match fp16 weights; write fp32 or fp16"
-    ),
     "heads: 8\n => heads: 8\n  topk: 2\n": "6:9: model.topk: 2 needs a mixture of experts; set model.experts",
-    "heads: 8\n => heads: 8\n  experts: 2\n  topk: 3\n": "7:9: model.topk: 3 is more than the 2 experts; use at most 2",
-    "hidden: 512 => hiden: 512": (
-        "4:3: unknown key 'hiden'; did you mean 'hidden'? known: activation, activation_clamp, bias, blocks, causal,"
-    ),
     "tp: 2 => tp: 2\n  tensor_model_parallel_size: 4": (
         "14:31: parallelism.tp is given twice under two names; keep one of them"
     ),

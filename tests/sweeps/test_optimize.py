@@ -9,6 +9,7 @@ import re
 import shlex
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise, product
 from typing import get_args
 
@@ -68,20 +69,18 @@ def free(given=()):
     return {KEYS[one]: "auto" for one in FREE if KEYS[one] not in given}
 
 
+@lru_cache(1)
 def inputs(name):
+    """Return a case and its legal points; what one case keeps of its points goes when another is asked for."""
     case, rest = question(CASES[name])
     return case, legal(case, space(free(), texts(rest)))
 
 
-@pytest.fixture(scope="module")
-def cases():
-    return {name: inputs(name) for name in CASES}
-
-
-@settings(max_examples=examples(40), deadline=None, database=None, derandomize=True)
-@given(st.sampled_from(sorted(CASES)), st.integers(0, 10**6))
-def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, place):
-    case, points = cases[name]
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=examples(40) // 10, deadline=None, database=None, derandomize=True)
+@given(place=st.integers(0, 10**6))
+def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(name, place):
+    case, points = inputs(name)
     point = points[place % len(points)]
     row = evaluate.evaluate(case, point)
     if row["status"] == "illegal":  # of lists of cp and its kinds, not all go together
@@ -285,9 +284,9 @@ def test_periods_that_are_left_out_take_no_longer_than_they_do(kind, ranks, time
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev", "zero_bubble"])
-def test_the_answer_among_splits_of_a_schedule_is_that_of_trying_each(cases, schedule):
+def test_the_answer_among_splits_of_a_schedule_is_that_of_trying_each(schedule):
     """Those that split backward passes, or enter at both ends, have bounds of their own."""
-    case, points = cases["experts"]
+    case, points = inputs("experts")
     points = [point for point in points if point[KEYS["schedule"]] == schedule][::4]
     rows = [evaluate.evaluate(case, point) for point in points]
     done = [(row["step_time_s"], place) for place, row in enumerate(rows) if row["status"] == "ok"]
@@ -295,9 +294,9 @@ def test_the_answer_among_splits_of_a_schedule_is_that_of_trying_each(cases, sch
     assert [one.place for one in found.best] == [(places[0],) for _, places in grouped(done)[:2]]
 
 
-def test_a_larger_microbatch_keeps_no_less(cases):
+def test_a_larger_microbatch_keeps_no_less():
     """So what does not fit with a small one is not looked at with a larger one."""
-    case, points = cases["experts"]
+    case, points = inputs("experts")
     known: dict[tuple[str, ...], float] = {}
     for point in points[::5]:
         simulator = case.cluster(point).simulator
@@ -308,9 +307,9 @@ def test_a_larger_microbatch_keeps_no_less(cases):
 
 
 @pytest.fixture(scope="module")
-def tried(cases):
+def tried():
     """Return some points of a space, each simulated."""
-    case, points = cases["gpt"]
+    case, points = inputs("gpt")
     return [(evaluate.evaluate(case, point), point) for point in points[::12]]
 
 
@@ -321,8 +320,8 @@ def grouped(done):
 
 
 @pytest.mark.parametrize("wanted", ["soonest", "rent", "owned", "energy"])
-def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
-    case, points = cases["gpt"][0], [point for _, point in tried]
+def test_the_answer_is_that_of_trying_every_point(tried, wanted):
+    case, points = inputs("gpt")[0], [point for _, point in tried]
     aim = objective(wanted)
     done = [
         (
@@ -412,9 +411,9 @@ def test_what_runs_beside_is_chosen_as_by_trying_each(name):
 
 
 @pytest.mark.parametrize("name", ["gpt", "experts beside"])
-def test_traffic_beside_computation_changes_no_memory(cases, name):
+def test_traffic_beside_computation_changes_no_memory(name):
     """So of points that differ in it alone one says for all whether they fit."""
-    case, points = cases[name]
+    case, points = inputs(name)
     for point in points[:: len(points) // 20]:
         peaks = set()
         for values in product((False, True), repeat=3):
@@ -445,9 +444,9 @@ def test_a_framework_says_what_may_be_chosen():
     assert chosen("megatron-2020")[0] == ()
 
 
-def test_sharded_gradients_change_no_step(cases):
+def test_sharded_gradients_change_no_step():
     """So of zero 1 and 2 one is simulated: 2 frees gradients sooner, and sends the same."""
-    case, points = cases["gathered"]
+    case, points = inputs("gathered")
     pairs = [(point, {**point, KEYS["zero"]: 2}) for point in points if point[KEYS["zero"]] == 1]
     for pair in pairs[:: len(pairs) // 6]:
         one, two = (evaluate.evaluate(case, point) for point in pair)

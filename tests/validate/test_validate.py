@@ -103,10 +103,8 @@ READ = {
     # the family of a model is in its name, and a size there decides whether embeddings are tied or an MLP gated
     "model=Llama3-8B; framework=NeMo; year=2024": "model.activation=swiglu; model.norm=rmsnorm; model.tied_embeddings=false",
     # GPUs share the usual NICs of their node where a row gives each less; a cloud that is named has its own node
-    f"{TWO}; nic_gbps_per_gpu=200": "cluster.node.nics.count=8; cluster.node.nics.rate=200Gb/s",
     f"{TWO}; nic_gbps_per_gpu=100": "cluster.node.nics.count=4; cluster.node.nics.rate=200Gb/s",
     f"{TWO}; nic_gbps_per_gpu=50": "cluster.node.nics.count=2; cluster.node.nics.rate=200Gb/s",
-    f"{TWO}; nic_gbps_per_gpu=400": "cluster.node.nics.count=8; cluster.node.nics.rate=400Gb/s",
     f"{TWO}; nic_gbps_per_gpu=150": "cluster.node.nics.count=8; cluster.node.nics.rate=150Gb/s",
     f"{TWO}; gpu=h100-sxm; nic_gbps_per_gpu=400": "cluster.node.extends=hgx-h100",
     f"{TWO}; gpu=h100-sxm; nic_gbps_per_gpu=400; original_interconnect=AWS EFA": "cluster.node.extends=aws-p5",
@@ -133,13 +131,11 @@ READ = {
     "dp=": "parallelism.tp=2; parallelism.pp=2; parallelism.dp=2",
     "pp=": "parallelism.tp=2; parallelism.pp=2; parallelism.dp=2",
     "tp=; pp=; dp=2": "parallelism.tp=4; parallelism.pp=1; parallelism.dp=2",
-    "num_gpus=": "parallelism.tp=2; parallelism.pp=2; parallelism.dp=2",
     "cp=2; dp=2": "parallelism.tp=2; parallelism.pp=2; parallelism.dp=1",  # a dp that counts cp's ranks
     "tp=; pp=; dp=": "parallelism.tp=1; parallelism.pp=1; parallelism.dp=8",
     **{f"{MICRO}; {more}": "parallelism.dp=4; training.micro_batch=8" for more in ("", "dp=", "pp=", "dp=; pp=")},
     OPEN: "training.micro_batch=8",
     f"{OPEN}; seq=4096": "training.micro_batch=2",
-    f"{OPEN}; seq=16384": "training.micro_batch=1",
     f"{OPEN}; global_batch=48": "training.micro_batch=6",
     f"{OPEN}; micro_batch=3": "training.micro_batch=3",
     f"{OPEN}; pp=2; dp=4": "training.micro_batch=1",
@@ -183,13 +179,10 @@ READ = {
     f"{WORDS}=compile; framework=torchtitan": "training.kernels=fused",
     f"{WORDS}=without torch.compile": "training.kernels=eager",
     f"{WORDS}=FA3 did not compile here, and failed to compile there": "training.kernels=fused",
-    f"{WORDS}=eager": "training.kernels=eager",
     f"{WORDS}=users are eager to know": "training.kernels=fused",
     f"{WORDS}=zero-bubble was tried and rejected; pp=2": "parallelism.schedule=1f1b",
     f"{WORDS}=AsyncTP; sequence_parallel=1": "parallelism.overlap.tp=async",
     f"{WORDS}=schedule zbv; pp=2; vpp=2": "parallelism.schedule=zbv; parallelism.vpp=2",
-    f"{WORDS}=schedule V-Half; pp=2; vpp=2": "parallelism.schedule=v_half; parallelism.vpp=2",
-    f"{WORDS}=schedule v-min; pp=2; vpp=2": "parallelism.schedule=v_min; parallelism.vpp=2",
     f"{WORDS}=ZB-H2; pp=2": "parallelism.schedule=zb_h2",
     f"{WORDS}=DeepEP": "parallelism.algorithms=null",  # there are no experts
     f"{WORDS}=DeepEP; experts=8; topk=2; ep=2; tp=1; dp=4": "parallelism.algorithms.ep=deepep",
