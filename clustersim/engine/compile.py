@@ -298,7 +298,7 @@ class Activities:
     memory: float | None = 0.0
     """Share of memory bandwidth that it takes from memory-bound kernels; None: computed from NCCL's traffic."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
-    activities: list[Activity] = field(default_factory=lambda: [Activity.alone()])
+    activities: list[Activity] = field(default_factory=lambda: [Activity.without_flows()])
     """Distinct activities; those with the same flows share their times."""
     numbers: dict[Hashable, dict[LikeCells, int]] = field(default_factory=dict)
     """Index in `activities`, by the content without groups and then by the group cells of the calls."""
@@ -307,7 +307,7 @@ class Activities:
 
     def alone(self, seconds: float) -> int:
         """Return the number of the activity that takes `seconds` without any flow."""
-        return self.numbered(seconds, [()], lambda _: Activity.alone(seconds))[0]
+        return self.numbered(seconds, [()], lambda _: Activity.without_flows(seconds))[0]
 
     def numbered(self, what: Hashable, rows: Sequence[LikeCells], make: Callable[[LikeCells], Activity]) -> list[int]:
         """Return the index of the activity for each of `rows`. what: key of the activity's content without its groups."""

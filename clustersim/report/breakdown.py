@@ -128,7 +128,7 @@ def path_parts(path: Iterable[Span]) -> dict[str, float]:
 def by_stream(span: Span) -> dict[str, float]:
     """Return {stream: seconds} of a span. Communication inside a pass counts for the streams of its collectives."""
     took, activity = span.end - span.start, span.activity
-    if span.stream != COMPUTE or activity is None or not activity.moving:
+    if span.stream != COMPUTE or activity is None or not activity.exposed:
         return {span.stream: took}
     work = min(activity.compute, took)
     return {COMPUTE: work, **{name: (took - work) * share for name, share in _shares(activity).items()}}
@@ -171,7 +171,7 @@ def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
 
 def _shares(activity: Activity | SegmentTimes) -> dict[str, float]:
     """Return {family: share of the communication inside a computation}, in proportion to its time on an idle fabric."""
-    idle = activity.moving
+    idle = activity.exposed
     if len(idle) < 2:
         return dict.fromkeys(idle, 1.0)
     total = math.fsum(idle.values()) or 1.0

@@ -149,7 +149,7 @@ class RankTrace:
             waits += begun if segment.launched else []
             if call is None:
                 break
-            hidden = segment.beside + sum(next(segments).beside for _ in range(1, flows))
+            hidden = segment.overlapped + sum(next(segments).overlapped for _ in range(1, flows))
             moved = self._node(
                 NodeType.COLL, f"{call.op} {call.group}", waits, 0.0, self._collective(call.group, call.op, call.size)
             )

@@ -227,7 +227,7 @@ def test_two_messages_share_a_link():
 def test_what_is_computed_beside_a_flow_that_is_over_is_not_slowed():
     """Slowed once before, so that its times are no longer those of its idle ones."""
     send, half = moving([0], 10.0, 10.0), moving([0], 5.0, 10.0)
-    beside = Segment(0.0, flow_of("p", 1.0, 0.0, 10.0), beside=4.0, share=0.5)
+    beside = Segment(0.0, flow_of("p", 1.0, 0.0, 10.0), overlapped=4.0, share=0.5)
     first = activity_of([*send.segments, beside, *send.segments])
     rank = program(
         (task("a", first, stream="a"), task("b", half, stream="b"), task("optimizer", 4.0), task("c", send, stream="b"))

@@ -28,8 +28,8 @@ def play(capacity, starts):
     for number, (at, activity) in enumerate(starts):
         env.process(begin(number, at, activity))
     env.run()
-    assert not fabric.moving
-    assert not any(fabric.crossing) and not any(fabric.wanted) and not any(fabric.short)
+    assert not fabric.transfers
+    assert not any(fabric.crossing) and not any(fabric.demanded) and not any(fabric.short)
     return [ends[number][0] for number in range(len(starts))]
 
 

@@ -101,11 +101,11 @@ def test_at_any_time_rates_are_those_of_all_that_moves_on_all_links(capacity, be
             lambda _, flow=flow: fabric.move(flow, link_rates(flow), env.now + flow.idle, env.now)
         )
     while env.peek() < np.inf:
-        if env.peek() > env.now and fabric.moving:
-            rates = [one.rate for one in fabric.moving]
-            assert rates == pytest.approx(whole(capacity, [one.flow for one in fabric.moving]).tolist(), rel=1e-8)
+        if env.peek() > env.now and fabric.transfers:
+            rates = [one.rate for one in fabric.transfers]
+            assert rates == pytest.approx(whole(capacity, [one.flow for one in fabric.transfers]).tolist(), rel=1e-8)
         env.step()
-    assert not fabric.moving
+    assert not fabric.transfers
 
 
 @pytest.mark.parametrize("largest", [1, 3, 1 << 62])

@@ -65,7 +65,7 @@ def idle(tasks: Sequence[PlainTask]) -> float:
     now = 0.0
     for column in zip(*(task.activity.segments for task in tasks), strict=True):
         now = max(now + max(one.compute for one in column), *(one.launched for one in column))
-        flow, share, beside = column[0].flow, column[0].share, max(one.beside for one in column)
+        flow, share, beside = column[0].flow, column[0].share, max(one.overlapped for one in column)
         if flow is not None:
             moving = flow.latency + (flow.size / flow.bound if flow.size else 0.0)
             now += max(moving, beside + share * moving) if beside else moving

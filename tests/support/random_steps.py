@@ -217,11 +217,11 @@ class _Writer:
         elif what in ("compute", "optimizer"):
             own.append(PlainTask(COMPUTE, "F" if what == "compute" else what, None, waits, None, activity, free))
         elif what == "wait":
-            own.append(PlainTask(COMPUTE, "", None, waits, None, Activity.alone()))
+            own.append(PlainTask(COMPUTE, "", None, waits, None, Activity.without_flows()))
         else:
             if what == READY:
                 self.marked.add(rank)
-            long = Activity.alone() if what == SYNCHRONISE else seconds(self.seconds())
+            long = Activity.without_flows() if what == SYNCHRONISE else seconds(self.seconds())
             own.append(PlainTask(HOST, "F" if what == "host" else what, None, waits, None, long, free))
 
     def together(self, free: bool) -> None:
@@ -237,7 +237,7 @@ class _Writer:
 
     def activity(self, segments: list[Segment]) -> Activity:
         """Return an activity; half of its computation is bound by memory."""
-        return activity_of(segments, {}, sum(one.compute + one.beside for one in segments) / 2)
+        return activity_of(segments, {}, sum(one.compute + one.overlapped for one in segments) / 2)
 
 
 def _weighed(links: Sequence[int]) -> list[tuple[int, float]]:
