@@ -16,68 +16,78 @@ from clustersim.arrays import Floats, Ints, Mask, distinct, entries, lengths, su
 from clustersim.collectives.idle import loads
 from clustersim.collectives.loads import Feeders, bytes_on_links, node_loads, pair_latency, unbounded_loads
 from clustersim.collectives.model import AllPairs, Phase
+from clustersim.engine.flows import FITS
 from clustersim.model.router import ExpertRouter
 from clustersim.topology.host_links import transfer
 from clustersim.topology.model import Topology
 
-FITS = 1 + 1e-9
 Variant = tuple[str, str, str, tuple[int, ...], tuple[int, ...]]
-"""A collective by (family, op, algorithm, levels, sizes)."""
+"""(family, op, algorithm, levels, sizes) of a collective; collectives of one variant load links equally per byte."""
 
 
 class Family(NamedTuple):
-    """Groups of GPUs that communicate."""
+    """Groups of GPUs, or of a job's ranks, that run the same collectives, messages or copies."""
 
     name: str
     ranks: Ints
-    """GPUs of the groups, by position (groups, n)."""
+    """GPUs or ranks of the groups, by position (groups, n)."""
     levels: tuple[int, ...]
-    """As in collectives.Group."""
+    """Fan-outs of a group, as in `collectives.model.Group`; () if the algorithm does not use them."""
     algorithm: str
+    """Name of the algorithm; empty for messages and copies."""
     eras: Mapping[str, int] = MappingProxyType({})
-    """{collective: era}; collectives of one job in different eras never run at the same time."""
+    """{op: era}, default 0; collectives of one job in different eras never run at the same time."""
     job: int = 0
-    """Index of its job."""
+    """Index of the job."""
     shares: tuple[float, ...] = ()
-    """Shares by position, as in collectives.Group."""
+    """Share of all rows for each position's experts, as in `collectives.model.Group`; () if equal."""
     router: ExpertRouter | None = None
-    """As in collectives.Group."""
+    """Distribution of tokens over experts, as in `collectives.model.Group`."""
     communicators: Ints | None = None
-    """GPUs of the communicators that messages use (communicators, m), assigned to groups in rotation; None: one per group."""
+    """GPUs or ranks of the communicators that messages use (communicators, m), assigned to groups in rotation; None: each group
+    is a communicator."""
     host: tuple[str, int | None] | None = None
-    """For copies to and from hosts and updates there: the links that they use and the threads of an update; None for others."""
+    """(column of `Topology.hosts` with the links, threads of an update; None: all) for copies to and from hosts and updates
+    there; None for others."""
 
 
 class Traffic(NamedTuple):
     """One phase of collective `op` over all groups of a family of a job.
 
-    The arrays `group`, `link` and `weight` have equal length and are sorted by group.
+    The arrays `group`, `link` and `weight` have an entry per load and are sorted by group.
     """
 
     family: str
     op: str
     era: int
+    """Era of the collective, as in `Family.eras`."""
     latency: Floats
     """Latency in seconds of each group (groups,)."""
     bound: Floats
     """Bytes/s of the collective's size on an idle fabric (groups,)."""
     group: Ints
+    """Group of each load."""
     link: Ints
+    """Link of each load: an index into all links, or into the scarce ones after `scarce`."""
     weight: Floats
-    """Bytes that cross a link per byte of the collective."""
+    """Bytes that cross the link per byte of the collective's size."""
     find: Callable[[], tuple[Feeders, Feeders]]
     """Function that computes `feeders`, as in PhaseLoads."""
     job: int = 0
+    """Index of the job."""
     near: tuple[Ints, Phase] | None = None
-    """GPUs of the groups and the phase, if links that are never a bottleneck are left out; None: all links are present."""
+    """(GPUs of the groups, phase) if links that are never a bottleneck are left out; None: all links are present."""
 
     @property
     def feeders(self) -> tuple[Feeders, Feeders]:
-        """The first and the last feeders, (link, feeder) each."""
+        """Feeders of links, near the sources and near the destinations, as in `PhaseLoads.feeders`."""
         return self.find()
 
     def bare(self) -> Traffic:
-        """Return the traffic without its loads if `everywhere` can recompute them: they take a hundred times the memory."""
+        """Return the traffic without its loads if `everywhere` can recompute them, else itself.
+
+        The loads take a hundred times the memory of the rest.
+        """
         none = np.empty(0, np.int64)
         return self if self.near is None else self._replace(group=none, link=none, weight=np.empty(0), find=_no_feeders)
 
@@ -97,11 +107,11 @@ class Traffic(NamedTuple):
             ranks, phase = self.near
             return unbounded_loads(topology, ranks[groups], phase)[2:5]
         start = np.searchsorted(self.group, np.arange(len(self.bound) + 1))
-        own = entries(start, groups)
-        return np.repeat(np.arange(len(groups)), lengths(start)[groups]), self.link[own], self.weight[own]
+        rows = entries(start, groups)
+        return np.repeat(np.arange(len(groups)), lengths(start)[groups]), self.link[rows], self.weight[rows]
 
     def bytes_on_links(self, topology: Topology, size: Floats) -> Floats:
-        """Return the bytes that all groups together put on every link, given the size of each one's collective in bytes."""
+        """Return the bytes that all groups put on every link (links,). size: bytes of each group's collective (groups,)."""
         if self.near is not None:
             return bytes_on_links(topology, *self.near, size)
         return summed(self.link, self.weight * size[self.group], len(topology.capacity))
@@ -116,108 +126,111 @@ def _no_feeders() -> tuple[Feeders, Feeders]:
 def traffic(
     topology: Topology, family: Family, op: str, phases: Sequence[Phase | AllPairs], hops: bool = True
 ) -> tuple[Traffic, ...]:
-    """Return the phases of collective `op` over every group of `family`; () if no group has two or more ranks.
+    """Return the traffic of each phase of collective `op` over all groups of `family`; () if groups have fewer than two ranks.
 
-    Links between switches that can never be bottlenecks are left out. hops: whether to compute the latency of routes.
+    A family with `host` has one phase of copies, whatever `phases` are. Links between switches that can never be bottlenecks are
+    left out. hops: whether to compute the latency of routes; else latencies are 0.
     """
     groups, n = family.ranks.shape
     if family.host:
-        return (_of_hosts(topology, family, op),)
-    return tuple(_phase(topology, family, op, part, hops) for part in phases) if groups and n > 1 else ()
+        return (_host_traffic(topology, family, op),)
+    return tuple(_phase(topology, family, op, phase, hops) for phase in phases) if groups and n > 1 else ()
 
 
-def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs, hops: bool) -> Traffic:
-    """Return the traffic of one phase of a collective on the links; latencies are zero without `hops`."""
-    close, near = topology.up_to_nics(), None
-    if close and isinstance(part, Phase):
-        near = family.ranks, part
-        latency, bound, group, link, weight, find = node_loads(close, *near)
-        latency = pair_latency(topology, *near) if hops else latency
+def _phase(topology: Topology, family: Family, op: str, phase: Phase | AllPairs, hops: bool) -> Traffic:
+    """Return the traffic of one phase over all groups of `family`; latencies are 0 without `hops`."""
+    near_topology, group_phase = topology.up_to_nics(), None
+    if near_topology and isinstance(phase, Phase):
+        group_phase = family.ranks, phase
+        latency, bound, group, link, weight, find = node_loads(near_topology, *group_phase)
+        latency = pair_latency(topology, *group_phase) if hops else latency
     else:
-        latency, bound, group, link, weight, find = loads(topology, family.ranks, part)
+        latency, bound, group, link, weight, find = loads(topology, family.ranks, phase)
     era = family.eras.get(op, 0)
     latency = latency if hops else np.zeros(len(latency))
-    return Traffic(family.name, op, era, latency, bound, group, link, weight, find, family.job, near)
+    return Traffic(family.name, op, era, latency, bound, group, link, weight, find, family.job, group_phase)
 
 
-def _of_hosts(topology: Topology, family: Family, op: str) -> Traffic:
-    """Return the copies of ranks to or from their hosts, or their updates there."""
-    way, threads = family.host or ("", None)
-    latency, bound, links, weight = transfer(topology, way, family.ranks[:, 0], threads)
+def _host_traffic(topology: Topology, family: Family, op: str) -> Traffic:
+    """Return the traffic of a family with `host`: each rank's copies to or from its host, or its updates there."""
+    column, threads = family.host or ("", None)
+    latency, bound, links, weight = transfer(topology, column, family.ranks[:, 0], threads)
     group, link = np.repeat(np.arange(len(links)), links.shape[1]), links.ravel()
-    nobody = link, np.full(len(link), len(topology.capacity))  # that is narrow
+    no_feeder = link, np.full(len(link), len(topology.capacity))  # no link, so that the copies can fill theirs
     return Traffic(
-        family.name, op, 0, latency, bound, group, link, weight.ravel(), lambda: (nobody, nobody), family.job
+        family.name, op, 0, latency, bound, group, link, weight.ravel(), lambda: (no_feeder, no_feeder), family.job
     )
 
 
 def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tuple[Traffic, ...]]:
-    """Return the links that could ever be short, sorted, and each traffic with its loads on them alone, by place in that list.
+    """Return the scarce links, sorted, and each traffic with only its loads on them, as indices into that list.
 
-    A link is left out of an era of a job when nothing can fill it: (a) the bounds of all that may use it at once, everything
-    of other jobs included, fit, counting each group once, or (b) the narrowest links on the way of its bytes, being full
-    themselves, could not fill it. Both are exact: such a link never decides a max-min rate. Whatever eras meet, each job has
-    judged a superset of what is under way, so a link that this can fill is left out by none of them.
+    A scarce link can be a bottleneck. Other links are left out of an era of a job because nothing can fill them: (a) the bounds
+    of all flows that may use the link at once, those of other jobs included, fit, counting each group once; or (b) the narrowest
+    links on the routes of its bytes, even if full, could not fill it. Both are exact: such a link never decides a max-min rate.
+    Whichever eras run at the same time, each job has judged a superset of the flows under way, so no job leaves out a link that
+    these flows can fill.
     """
-    masks = {  # of what can run at the same time as an era of a job
-        (job, era): _scarce(topology, [t for t in all_traffic if t.era == era or t.job != job])
+    masks = {  # links that can be filled by all traffic that can run at the same time as an era of a job
+        (job, era): _overfillable(topology, [t for t in all_traffic if t.era == era or t.job != job])
         for job, era in {(t.job, t.era) for t in all_traffic}
     }
     union = np.flatnonzero(np.logical_or.reduce([*masks.values(), np.zeros(len(topology.capacity), bool)]))
-    place = np.full(len(topology.capacity), -1)
-    place[union] = np.arange(len(union))
-    found = []
+    scarce_index = np.full(len(topology.capacity), -1)
+    scarce_index[union] = np.arange(len(union))
+    reduced = []
     for t in all_traffic:
         kept = np.flatnonzero(masks[t.job, t.era][t.link])
-        found.append(t.bare()._replace(group=t.group[kept], link=place[t.link[kept]], weight=t.weight[kept]))
-    return union, tuple(found)
+        reduced.append(t.bare()._replace(group=t.group[kept], link=scarce_index[t.link[kept]], weight=t.weight[kept]))
+    return union, tuple(reduced)
 
 
-def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
-    """Return which links can be overfilled, shape (links,), without links that another scarce link implies."""
-    candidates: Mask = _demand(topology, all_traffic) > topology.capacity * FITS
+def _overfillable(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
+    """Return which links the traffic can overfill (links,), without links whose feeders cannot fill them."""
+    candidates: Mask = _peak_demand(topology, all_traffic) > topology.capacity * FITS
     if not candidates.any():
         return candidates
     loading = [t for t in all_traffic if candidates[t.link].any()]
-    # links that imply others must stay, or two could excuse each other
+    # feeders of other links must stay, or two links could excuse each other
     feeding = np.zeros(len(topology.capacity) + 1, bool)
     for t in loading:
         for _, feeder in t.feeders:
             feeding[feeder] = True
     for side in (0, 1):
-        asked = candidates & ~feeding[:-1]
-        if asked.any():
-            candidates &= ~asked | ~_implied(topology, loading, asked, side)
+        removable = candidates & ~feeding[:-1]
+        if removable.any():
+            candidates &= ~removable | ~_fed_within_capacity(topology, loading, removable, side)
     return candidates
 
 
-def _demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
-    """Return the bytes/s over each link when every group runs its heaviest phase at its bound."""
+def _peak_demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
+    """Return the bytes/s over each link if every group runs its heaviest phase on that link at its bound (links,)."""
     links = len(topology.capacity)
     demand = np.zeros(links)
     for name in dict.fromkeys(t.family for t in all_traffic):
-        own = [np.bincount(t.link, _asked(t), links) for t in all_traffic if t.family == name]
-        demand += np.max(own, axis=0)
+        phases = [t for t in all_traffic if t.family == name]
+        rates = [t.weight * (t.bound if len(t.bound) == 1 else t.bound[t.group]) for t in phases]
+        demand += np.max([np.bincount(t.link, rate, links) for t, rate in zip(phases, rates, strict=True)], axis=0)
     return demand
 
 
-def _asked(t: Traffic) -> Floats:
-    """Return the bytes/s of each load if its group runs at its bound."""
-    bound: Floats = t.bound if len(t.bound) == 1 else t.bound[t.group]
-    return t.weight * bound
+def _fed_within_capacity(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mask, side: int) -> Mask:
+    """Return which candidates are links whose distinct feeders have together no more capacity than the link (links,).
 
-
-def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mask, side: int) -> Mask:
-    """Return the mask of candidates whose distinct first (side 0) or last (side 1) feeders together fit into them."""
-    capacity = np.append(topology.capacity, np.inf)  # of a feeder beyond the last link
+    side: 0 for feeders near the sources, 1 for those near the destinations.
+    """
+    capacity = np.append(topology.capacity, np.inf)  # infinite for a feeder beyond the last link
     links = len(capacity)
-    pairs = distinct(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
-    feed = np.bincount(pairs // links, capacity[pairs % links], links)[:-1]
-    implied: Mask = feed <= topology.capacity * FITS
-    return implied
+    pairs = distinct(
+        np.concatenate([_feeder_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)])
+    )
+    feeder_rates = np.bincount(pairs // links, capacity[pairs % links], links)[:-1]
+    fed: Mask = feeder_rates <= topology.capacity * FITS
+    return fed
 
 
-def _pairs(t: Traffic, ask: Mask, side: int, links: int) -> Ints:
+def _feeder_pairs(t: Traffic, candidates: Mask, side: int, links: int) -> Ints:
+    """Return link · `links` + feeder of each candidate link and feeder, each pair once. side: as in `_fed_within_capacity`."""
     link, feeder = t.feeders[side]
-    kept = ask[link]
+    kept = candidates[link]
     return distinct(link[kept] * links + feeder[kept])

@@ -255,7 +255,7 @@ def test_links_that_are_left_out_never_matter(fabric, placement, monkeypatch):
         request("c", 2, 0.002, model__hidden=1024, parallelism__zero=1),
     ]
     left_out = together(fresh(), *requests, placement=placement)
-    monkeypatch.setattr(traffic, "_scarce", lambda topology, _: np.ones(len(topology.capacity), bool))
+    monkeypatch.setattr(traffic, "_overfillable", lambda topology, _: np.ones(len(topology.capacity), bool))
     monkeypatch.setattr(Topology, "up_to_nics", lambda _: None)
     whole = together(topology, *requests, placement=placement)
     assert whole.summary["simulated"]["links_that_can_be_short"] == len(topology.capacity)
