@@ -80,7 +80,7 @@ def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]
     `asked` is the start of a span in the step that is not folded.
     """
     record = result.record
-    done = record.done(np.arange(record.shape.events))
+    done = record.spans_of(np.arange(record.shape.events))
     every = [*done, *(span for span in record.spans if span.stream == "wait")]
     critical = np.zeros(len(every), np.int64)
     critical[result.facts.path.events] = 1

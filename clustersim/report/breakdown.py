@@ -29,7 +29,7 @@ class Path:
     @cached_property
     def _spans(self) -> list[Span]:
         """Spans of the path's events, in order."""
-        return self.record.done(self.events)
+        return self.record.spans_of(self.events)
 
     def __iter__(self) -> Iterator[Span]:
         return iter(self._spans)
@@ -182,15 +182,15 @@ def _waited(record: Record) -> Iterable[Part]:
     """Yield the exposed communication that compute streams wait for. The rest of the waits is for other ranks."""
     waits = record.waits
     message = waits.stage >= 0
-    begun = np.where(message, np.maximum(waits.asked, waits.sent), waits.asked)  # until then no rank sends
-    long = np.maximum(waits.over - np.minimum(begun, waits.over), 0.0)
+    begun = np.where(message, np.maximum(waits.begin, waits.sent), waits.begin)  # until then no rank sends
+    long = np.maximum(waits.end - np.minimum(begun, waits.end), 0.0)
     sends = message | np.array([kind == "send" for kind in waits.kinds], bool)[waits.kind]
     yield "pp", waits.rank[sends], long[sends]
     hosts = np.array([kind == HOST for kind in waits.kinds], bool)[waits.kind]
     if hosts.any():
         yield HOST, waits.rank[hosts], long[hosts]
-    rows = np.flatnonzero(~sends & ~hosts & (waits.over > waits.asked))
-    moved = _moved(record, waits.kind[rows], waits.rank[rows], waits.asked[rows], waits.over[rows])
+    rows = np.flatnonzero(~sends & ~hosts & (waits.end > waits.begin))
+    moved = _moved(record, waits.kind[rows], waits.rank[rows], waits.begin[rows], waits.end[rows])
     for number, kind in enumerate(waits.kinds):
         of_kind = waits.kind[rows] == number
         if of_kind.any():

@@ -67,7 +67,7 @@ class Arrows:
         """Yield an arrow from each message to the pass that waits for it."""
         record, waits, shape = self.record, self.record.waits, self.record.shape
         begins, computation = self._begins(), self.tracks[COMPUTE]
-        ready = np.maximum(waits.asked, waits.over)
+        ready = np.maximum(waits.begin, waits.end)
         for i in np.flatnonzero(waits.stage >= 0).tolist():
             event, receiver = int(waits.event[i]), int(waits.rank[i])
             sent, sender = float(record.starts[event]), int(shape.event_rank[event])

@@ -92,7 +92,7 @@ def test_what_was_compiled_serves_other_clocks(data, clocks):
     known._quickly(first, "auto")
     again, fresh = (simulator._quickly(second, "auto")[1] for simulator in (known, Simulator(topology)))
     assert len(known.plans) <= 1
-    for name in ("starts", "ends", "asked", "wait_asked"):
+    for name in ("starts", "ends", "requested", "wait_begin"):
         wanted = getattr(fresh, name)
         assert getattr(again, name) == pytest.approx(wanted, rel=1e-12, abs=1e-12 * fresh.end), name
     assert breakdown(again) == [pytest.approx(parts, rel=1e-9, abs=1e-12 * fresh.end) for parts in breakdown(fresh)]

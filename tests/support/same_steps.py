@@ -10,7 +10,7 @@ from clustersim.engine.record import Record
 from clustersim.engine.shape import Shape
 from clustersim.engine.times import LoopJob
 
-TIMES = ("starts", "ends", "asked", "wait_asked")
+TIMES = ("starts", "ends", "requested", "wait_begin")
 
 
 def same(job: LoopJob, one: Record, other: Record, rel: float = 1e-11) -> None:
