@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -16,7 +16,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from clustersim.config.messages import first_error
 from clustersim.config.yaml import Document, Loc
@@ -128,11 +128,15 @@ def validate(kind: type[S], document: Document, data: Mapping[str, Any] | None =
         raise first_error(kind, document, content, error.errors(include_url=False), at) from error
 
 
-def validate_present(kind: type[S], document: Document) -> None:
-    """Raise ConfigError for the first error in a document, apart from missing keys of the spec."""
+def validate_partly(
+    kind: type[S],
+    document: Document,
+    counts: Callable[[ErrorDetails], bool] = lambda detail: detail["type"] != "missing",
+) -> None:
+    """Raise ConfigError for the first error in a document that `counts`, by default any but a missing key of the spec."""
     try:
         kind.model_validate(document.data)
     except ValidationError as error:
-        wrong = [detail for detail in error.errors(include_url=False) if detail["type"] != "missing"]
+        wrong = [detail for detail in error.errors(include_url=False) if counts(detail)]
         if wrong:
             raise first_error(kind, document, document.data, wrong, ()) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,6 +16,7 @@ SourcePlace = tuple[str, int, int]
 """(file, line, column); line and column are 0 for the whole file."""
 Overrides = Mapping[str, object]
 """Values by dotted key, such as `parallelism.tp` of a workload or `cluster.nodes` of a topology."""
+_INDEX = re.compile(r"[0-9]{1,9}")
 _TOPOLOGY = frozenset({"cluster", "fabric", "faults", "nccl", "nodes"})
 
 
@@ -22,6 +24,11 @@ _TOPOLOGY = frozenset({"cluster", "fabric", "faults", "nccl", "nodes"})
 def of_topology(key: str) -> bool:
     """Return whether a dotted key belongs to a topology; all other keys belong to a workload."""
     return key.partition(".")[0] in _TOPOLOGY
+
+
+def loc_of(key: str) -> Loc:
+    """Return a dotted key as a position in a document, in which numbers are indices of lists."""
+    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in key.split("."))
 
 
 def parted(overrides: Overrides) -> tuple[dict[str, object], dict[str, object]]:
@@ -71,16 +78,43 @@ def _plain(text: str) -> object:
 
 
 def replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
-    """Set a value at its position, creating parents as needed. Raises InputError if a parent is a single value."""
-    here = data
+    """Set a value at its position, creating parents as needed; a number is an index of a list.
+
+    A node type that is given by name becomes a section that extends it. key: dotted key for messages. Raises InputError if a
+    parent is a single value, or a list is too short.
+    """
+    here: Any = data
     for part in target[:-1]:
-        inner = here.setdefault(str(part), {})
-        if not isinstance(inner, dict):
-            raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like parallelism.tp")
+        at = _place(here, part, key)
+        inner = here.get(at) if isinstance(here, dict) else here[at]
+        inner = {} if inner is None else {"extends": inner} if part == "node" and isinstance(inner, str) else inner
+        if not isinstance(inner, dict | list):
+            example = "cluster.nodes" if of_topology(key) else "parallelism.tp"
+            raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like {example}")
+        here[at] = inner
         here = inner
-    here[str(target[-1])] = value
+    here[_place(here, target[-1], key)] = value
+
+
+def _place(section: object, part: str | int, key: str) -> str | int:
+    """Return a part of a key as a key or an index of `section`. Raises InputError if a list does not have it."""
+    if not isinstance(section, list):
+        return str(part)
+    if isinstance(part, int) and part < len(section):
+        return part
+    raise InputError(f"{key}: {part} must be an index of a list of {len(section)}; write 0 to {len(section) - 1}")
+
+
+def section_of(data: Mapping[str, object], *keys: str) -> Mapping[str, object]:
+    """Return the section to which the keys lead; {} if it is missing or not a mapping."""
+    for key in keys:
+        inner = data.get(key)
+        data = inner if isinstance(inner, dict) else {}
+    return data
 
 
 def copied(data: Any) -> Any:
-    """Return a copy of nested mappings, so that their values can be replaced; lists and other values are shared."""
-    return {key: copied(value) for key, value in data.items()} if isinstance(data, dict) else data
+    """Return a copy of nested mappings and lists, so that their values can be replaced; other values are shared."""
+    if isinstance(data, dict):
+        return {key: copied(value) for key, value in data.items()}
+    return [copied(value) for value in data] if isinstance(data, list) else data

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from clustersim.config.overrides import section_of
 from clustersim.config.yaml import Document, Loc, Position
 from clustersim.convert import peft
 from clustersim.convert.decoders import KEYS, LATENT, names_of
@@ -68,12 +69,6 @@ def _name(path: str, config: Config) -> str:
     source = config.keys.get("_name_or_path")
     name = source if isinstance(source, str) and source.strip("./") else Path(path).parent.name
     return (name.rstrip("/").rsplit("/", 1)[-1] or config.kind)[:200]
-
-
-def section_of(data: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return a section of a workload, {} if it is missing or not a mapping."""
-    section = data.get(name)
-    return section if isinstance(section, dict) else {}
 
 
 def defaults(data: Mapping[str, object], config: Mapping[str, object]) -> Iterator[Assumption]:

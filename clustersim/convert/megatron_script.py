@@ -12,7 +12,7 @@ from math import prod
 from pathlib import PurePath
 from typing import NamedTuple
 
-from clustersim.config.fields import Section, validate_present
+from clustersim.config.fields import Section, validate_partly
 from clustersim.config.overrides import replace
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position, parse
@@ -243,7 +243,7 @@ class ArgumentImport:
         overridden = {tuple(key.split(".")) for key in settings}
         names = {key: Position(0, 0, name=self.flag(name)) for name, key in aliases.items() if key not in overridden}
         try:
-            validate_present(Workload, Document(self.path, self.spec, {(): Position(0, 0), **names}))
+            validate_partly(Workload, Document(self.path, self.spec, {(): Position(0, 0), **names}))
         except ConfigError as error:
             raise InputError(f"{error}; --set changes a key of the workload") from error
         each = self.options.get(EACH)

@@ -13,12 +13,12 @@ from itertools import chain
 from operator import attrgetter
 
 from clustersim.config.fields import Section
+from clustersim.config.overrides import section_of
 from clustersim.config.references import resolved, without_classes
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import parse
 from clustersim.convert.conversions import rows
 from clustersim.convert.decoders import GATED, PLAIN
-from clustersim.convert.hugging_face_workload import section_of
 from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES, translated
 from clustersim.convert.megatron_arguments import Argument, model, parallelism, refuse_unbuildable, training
 from clustersim.convert.megatron_groups import GROUPED, PATTERNS, frequency

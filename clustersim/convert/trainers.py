@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from clustersim.config import shipped
 from clustersim.config.fields import Section
+from clustersim.config.overrides import section_of
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import parse, read
 from clustersim.convert.conversions import rows
-from clustersim.convert.hugging_face_workload import SEQ, converted, is_config, section_of
+from clustersim.convert.hugging_face_workload import SEQ, converted, is_config
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.peft import linears
 from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim.config import shipped
-from clustersim.config.fields import validate, validate_present
-from clustersim.config.overrides import Overridden, SourcePlace, copied, of_topology, replace, scalar
+from clustersim.config.fields import validate, validate_partly
+from clustersim.config.overrides import Overridden, SourcePlace, copied, loc_of, of_topology, replace, scalar
 from clustersim.config.workload import Model, Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
@@ -88,7 +88,7 @@ class Unbuilt(NamedTuple):
         """
         if self.config is None:
             return ()
-        validate_present(Workload, merged)
+        validate_partly(Workload, merged)
         values = defaults(merged.data, self.config)
         return tuple(str(value) for value in values if _filled(merged.data, value.key, value.value))
 
@@ -283,7 +283,7 @@ def override(document: Document, overrides: Mapping[str, object], places: Mappin
         if _dropped(name):
             continue
         alias = find(name)
-        target: Loc = alias.key if alias else tuple(key.replace("-", "_").split("."))
+        target: Loc = alias.key if alias else loc_of(key.replace("-", "_"))
         converted = alias.read(value) if alias else value
         if alias and converted is None:
             continue

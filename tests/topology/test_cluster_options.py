@@ -245,7 +245,11 @@ NODES = {"nodes": 2, "node": "hgx-h100"}
         (3, FABRIC, "cluster: 3 must be a mapping of keys"),
         ([NODES], FABRIC, "cluster: a list must be a mapping of keys"),
         ({"pools": 2}, FABRIC, "cluster.pools: 2 must be a list"),
-        ({"nodes": 2, "node": 7}, FABRIC, "cluster.node: 7 must be text; put it in quotes or a mapping of keys"),
+        (
+            {"nodes": 2, "node": 7},
+            FABRIC,
+            "cluster.node: must be the name of a node type, or a mapping such as {extends: hgx-h100, nics: {count: 1}}",
+        ),
     ],
 )
 def test_values_replace_those_of_a_file_whose_sections_are_sections(cluster, fabric, sentence, key, tmp_path):
