@@ -42,8 +42,8 @@ def silent(_: str) -> None:
     """Ignore the progress."""
 
 
-class PlayOptions(TypedDict, total=False):
-    """Options of a simulation."""
+class StepOptions(TypedDict, total=False):
+    """Options of the simulation of a single job's step."""
 
     fold: bool
     """Whether identical ranks are simulated once (default: True)."""
@@ -51,11 +51,6 @@ class PlayOptions(TypedDict, total=False):
     """Whether to continue if a job does not fit into memory (default: False)."""
     progress: Progress
     """Callback that receives the name of each phase when it starts."""
-
-
-class StepOptions(PlayOptions, total=False):
-    """Options of the simulation of a single job's step."""
-
     full_attention: bool
     """Whether model FLOP count causal attention in full (default: False, half)."""
     engine: Engine

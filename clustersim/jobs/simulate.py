@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
-from clustersim.config.overrides import parted
 from clustersim.engine.compile import plan
 from clustersim.engine.player import together
 from clustersim.engine.record import Record
@@ -17,12 +16,12 @@ from clustersim.engine.times import Tasks
 from clustersim.errors import InputError
 from clustersim.garbage import uncollected
 from clustersim.jobs.placement import PlacedJob, place_jobs
-from clustersim.jobs.request import JobsRequest, load
+from clustersim.jobs.request import JobsRequest
 from clustersim.parallel.job import MAX_PASSES
 from clustersim.parallel.offload import offloads
 from clustersim.preparation import check_names, check_precision
 from clustersim.report.jobs import AloneStep, JobSteps, Shared, summary
-from clustersim.simulation import PlayOptions, Progress, Simulator, silent
+from clustersim.simulation import Progress, Simulator, silent
 from clustersim.topology.host_links import with_host_links
 from clustersim.topology.model import Topology
 
@@ -38,31 +37,6 @@ class JobsResult:
     """{part of the input: file that it was read from}"""
     seconds: float
     """Wall time of the simulation in seconds."""
-
-
-def simulate(
-    topology: str | Path,
-    files: Sequence[str | Path],
-    overrides: Mapping[str, object] | None = None,
-    *,
-    placement: str | None = None,
-    steps: int | None = None,
-    **options: Unpack[PlayOptions],
-) -> JobsResult:
-    """Simulate jobs that share a cluster.
-
-    `topology` is the path of a YAML file, `files` are workloads or one file of jobs. `overrides` are dotted keys that are
-    replaced in the topology and in every workload. `placement` is `packed` (default), `spread`, `random` or `random:7`. `steps`
-    is the smallest number of steps that each job completes (default 3). Raises InputError for bad input.
-    """
-    from clustersim.topology.build import load as load_topology
-
-    progress = options.get("progress", silent)
-    progress("load")
-    cluster_overrides, job_overrides = parted(overrides or {})
-    requested = load([Path(file) for file in files], job_overrides, placement, steps)
-    progress("build")
-    return share(load_topology(topology, cluster_overrides), requested, **options)
 
 
 @uncollected()
