@@ -225,22 +225,21 @@ class Preparation:
             )
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 
-    def written(self, job: Job, microbatches: int | None = None) -> Written:
-        """Return the scripts of a placed job with `microbatches` per step (default: its own). Raises ConfigError."""
-        kept, structure = self.schedule(job, microbatches or job.microbatches), self.structure(job)
+    def written(self, job: Job) -> Written:
+        """Return the scripts of a placed job. Raises ConfigError."""
+        kept, structure = self.schedule(job, job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
         passes = self._jobs["written"].once(structure, lambda: [WrittenPasses(part) for part in self.parts(job)])
         alike = zip(*(scripts(job, own, kept.rows) for own in passes), strict=True)
         made = tuple(script for lane in alike for script in lane)
         written = kept.written.keep(structure, Written(made, tuple(kernels(made))))
-        self._schedules.keep(rows(job, microbatches), kept)  # its size has grown
+        self._schedules.keep(rows(job, job.microbatches), kept)  # its size has grown
         return written
 
-    def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
-        """Return the work of a placed job with its ranks on `gpus` and `microbatches` per step (default: its own). Raises
-        ConfigError."""
-        written = self.written(job, microbatches)
+    def work(self, job: Job, gpus: Ints) -> Work:
+        """Return the work of a placed job with its ranks on `gpus`. Raises ConfigError."""
+        written = self.written(job)
         used, none = self.kinds(gpus), dict[Kernel, float]()
         taken, gpu = (
             job.communication_sms or 0,
@@ -363,10 +362,10 @@ class Preparation:
         return self._predictors.once((name, kind), lambda: Forecasts(get(name), self.cluster.kinds[kind].gpu, name))
 
 
-def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:
-    """Return the cache key of a job's schedule with `microbatches` (default: the job's own)."""
+def rows(job: Job, microbatches: int) -> tuple[Hashable, ...]:
+    """Return the cache key of a job's schedule with `microbatches`."""
     split = job.parallelism
-    return split.schedule, split.pp, microbatches or job.microbatches, split.vpp
+    return split.schedule, split.pp, microbatches, split.vpp
 
 
 def _largest(memory: Memory) -> str:

@@ -13,7 +13,7 @@ from clustersim.errors import InputError
 from clustersim.optimization.search import SearchResult
 from clustersim.optimization.why import why
 from clustersim.planning.answer import Answer
-from clustersim.sweeps.evaluate import COLUMNS, Row
+from clustersim.sweeps.evaluate import Row, named
 from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import frame, ranked
 from clustersim.units import scaled, seconds
@@ -231,7 +231,7 @@ class SweepResult(_Table):
             reason = f"the first one: {self.rows[0]['reason']}" if self.rows else "it has no points"
             raise InputError(f"no point of the sweep has a result; {reason}")
         first = next(i for i, row in enumerate(self.rows) if row is order[0])
-        return _keywords(self.asked[first])
+        return named(self.asked[first])
 
     def __repr__(self) -> str:
         """Return the number of points and the best one in one line."""
@@ -260,7 +260,7 @@ class OptimizeResult(_Table):
     @property
     def best(self) -> dict[str, Any]:
         """Keywords of the best split, for `simulate`."""
-        return _keywords(self.found.best[0].point)
+        return named(self.found.best[0].point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class PlanResult(_Table):
     @property
     def best(self) -> dict[str, Any]:
         """Keywords of the best plan's step, for `simulate` on the topology of the plan."""
-        return _keywords(self.found.plans[0][1].point)
+        return named(self.found.plans[0][1].point)
 
     @property
     def points(self) -> pl.DataFrame:
@@ -308,8 +308,3 @@ def _plans(plans: Sequence[tuple[Point, TrainingPlan]]) -> pl.DataFrame:
         return size | {key: getattr(plan, key) for key in ("usd", "usd_owned", "kwh", "co2_kg")} | plan.row
 
     return pl.DataFrame([row(plan) for _, plan in plans])
-
-
-def _keywords(point: Point) -> dict[str, Any]:
-    """Return {keyword of `simulate`: value} of overrides by dotted key."""
-    return {COLUMNS.get(key, key): value for key, value in point.items()}

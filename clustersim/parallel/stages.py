@@ -161,11 +161,6 @@ class Stage:
         return math.fsum([kept for _, kept in self._kept])
 
     @cached_property
-    def working_bytes(self) -> float:
-        """Largest number of bytes of recomputed activations during one layer's backward pass; 0 without recomputation."""
-        return max((rerun.working for layer, _ in self.layers for rerun in layer.recomputations), default=0.0)
-
-    @cached_property
     def forward_peak(self) -> PassPeak:
         """Peak activation memory of a forward pass of one microbatch."""
         return pass_peak(self._kept, backward=False)
