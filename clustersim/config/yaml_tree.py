@@ -122,7 +122,7 @@ def _events(text: str, path: str, joined: Sequence[int], skipped: int = 0) -> It
         raise ConfigError(path, 1, 1, "not valid YAML: the text is not Unicode; write UTF-8") from error
 
 
-def _place(mark: pyyaml.Mark | None, joined: Sequence[int]) -> tuple[int, int]:
+def _place(mark: pyyaml.Mark | pyyaml._yaml.Mark | None, joined: Sequence[int]) -> tuple[int, int]:
     """Return (line, column) of a mark in the file, both from 1; (1, 1) without one.
 
     joined: ascending indices of the characters in the parsed text that stand for a pair of escapes in the file.
