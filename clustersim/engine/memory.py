@@ -12,16 +12,16 @@ quickly whether a job fits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, distinct_rows, lengths
+from clustersim.arrays import Floats, Ints, Mask, distinct_rows, lengths, offsets
 from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.parallel.job import Job
-from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
+from clustersim.parallel.memory import Memory, at_rest, beside, gathered, gradients
 from clustersim.parallel.offload import host_peaks, kept_on_gpu
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
@@ -44,16 +44,15 @@ def moments(schedule: Schedule, every: bool = False) -> Moments:
     """Return the moments of a legal schedule at which memory may peak, each once. every: one per action."""
     # columns over all actions, rank after rank
     rank = np.repeat(np.arange(len(schedule)), [len(row) for row in schedule])
-    stage = np.array([action.stage for row in schedule for action in row], np.int64)
-    letters = np.array([action.letter for row in schedule for action in row], str)
-    forward, backward, number = letters == "F", (letters == "B") | (letters == "W"), np.arange(len(rank))
+    stages_run, letters_run, _ = zip(*chain.from_iterable(schedule), strict=True)
+    stage, letters = np.array(stages_run), np.frombuffer("".join(letters_run).encode(), "S1")
+    forward, backward, number = letters == b"F", (letters == b"B") | (letters == b"W"), np.arange(len(rank))
     stages = stage.max(initial=-1) + 1
-    own, place = np.unique(rank * stages + stage, return_inverse=True)
-    first = np.searchsorted(own, np.arange(len(schedule)) * stages)  # stage of each rank
-    at = place - first[rank]
+    place = offsets(np.bincount(rank * stages + stage, minlength=len(schedule) * stages) > 0)
+    at = place[rank * stages + stage] - place[rank * stages]
     change = np.zeros((len(rank), at.max(initial=-1) + 1), np.int64)
     change[number, at] = forward.astype(np.int64) - backward
-    start = np.searchsorted(rank, np.arange(len(schedule) + 1))
+    start = offsets(np.array([len(row) for row in schedule]))
     flight = np.zeros((len(rank) + 1, change.shape[1]), np.int64)
     change.cumsum(axis=0, out=flight[1:])
     kept = flight[1:] - flight[start[:-1]][rank] + (change < 0)  # what ends with a pass is there while it runs
@@ -75,6 +74,8 @@ class RankMemory(NamedTuple):
 
     rest: Memory
     """Memory between steps."""
+    peak: Memory
+    """Bytes by kind at the first of the peak moments."""
     activations: Floats
     """Activations of all microbatches in flight at the peak of the pass, including recomputed ones (moments,)."""
     workspace: Floats
@@ -88,25 +89,33 @@ class RankMemory(NamedTuple):
     host: float = 0.0
     """Peak bytes of host memory for offloaded data."""
 
-    @property
-    def peak(self) -> Memory:
-        """Bytes by kind at the first of the peak moments."""
-        if not len(self.activations):
-            return self.rest
-        most = int((self.activations + self.workspace + self.gradients + self.gathered).argmax())
-        columns = zip(self._fields[1:5], self[1:5], strict=True)
-        return self.rest._replace(**{name: float(column[most]) for name, column in columns})
+
+PASSES = [Memory._fields.index(name) for name in RankMemory._fields[2:6]]
+"""Kinds of memory that passes change, as indices of the fields of Memory."""
 
 
 def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list[RankMemory]:
     """Return the memory of each rank with stages of `lanes` at the moments of the job's schedule."""
     rest, columns = _held(job, lanes, found)
-    ends = pairwise(found.start.tolist())
-    return [RankMemory(own, *columns[:, begin:end]) for own, (begin, end) in zip(rest, ends, strict=True)]
+    ranks = zip(rest, pairwise(found.start.tolist()), _peaks(rest, columns, found.start), strict=True)
+    return [RankMemory(own, peak, *columns[:, begin:end]) for own, (begin, end), peak in ranks]
+
+
+def _peaks(rest: Sequence[Memory], columns: Floats, start: Ints) -> list[Memory]:
+    """Return the memory of each rank at the first of its peak moments.
+
+    rest: memory of each rank between steps. columns: bytes of each kind in `PASSES` at all moments (4, moments). start: as in
+    Moments; every rank has moments.
+    """
+    total = columns.sum(axis=0)
+    highest = np.flatnonzero(total == np.maximum.reduceat(total, start[:-1]).repeat(lengths(start)))
+    table = np.array(rest)
+    table[:, PASSES] = columns[:, highest[highest.searchsorted(start[:-1])]].T
+    return [Memory(*row) for row in table.tolist()]
 
 
 def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[list[Memory], Floats]:
-    """Return each rank's memory between steps, and the first four columns of RankMemory at all moments (4, moments)."""
+    """Return each rank's memory between steps, and the bytes of each kind in `PASSES` at all moments (4, moments)."""
     facts = {
         key: (
             *kept_on_gpu(job, s),
@@ -137,8 +146,8 @@ def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Me
 
     parts: all stages, by position in the ep group. found: the moments of the job's schedule, whose rows are legal.
     """
-    ranks = zip(*(of_lanes(job, job.lanes(part), found) for part in parts), strict=True)
-    return [max([one.peak for one in lane], key=attrgetter("total")) for lane in ranks]
+    ranks = zip(*(_peaks(*_held(job, job.lanes(part), found), found.start) for part in parts), strict=True)
+    return [max(lane, key=attrgetter("total")) for lane in ranks]
 
 
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
@@ -149,15 +158,3 @@ def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedul
     fullest = (max(lane, key=lambda one: one.peak.total) for lane in zip(*ranks, strict=True))
     hosts = host_peaks(job, parts[0], every.start, every.kept)
     return [one._replace(row=row, host=host) for one, row, host in zip(fullest, rows, hosts, strict=True)]
-
-
-def beside(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the additional saved and temporary bytes of a backward pass that overlaps a forward pass.
-
-    Layer by layer, the backward pass frees what the forward pass saves, so that there is one additional layer (Megatron-Core,
-    models/common/model_chunk_schedule_plan.py: the first layer of one chunk overlaps the last of the other, which is freed after
-    it). Schedules that pair passes themselves count both in full.
-    """
-    if job.parallelism.overlap.ep != "microbatch" or job.pipeline.paired:
-        return 0.0, 0.0
-    return max((stage.saved(layer) for layer, _ in stage.layers), default=0.0), stage.forward_peak[1]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from clustersim.model.kernel import Kernel
@@ -106,8 +110,12 @@ class Recomputation(NamedTuple):
     """Bytes allocated during the recomputation, beyond the saved ones."""
 
 
-class Layer(NamedTuple):
-    """A sequence of operators that is placed on one pipeline stage as a whole: the embedding, one block, or the head."""
+@dataclass(frozen=True)
+class Layer:
+    """A sequence of operators that is placed on one pipeline stage as a whole: the embedding, one block, or the head.
+
+    Stages share layer objects, so that what follows from a layer alone is computed once for all stages and splits.
+    """
 
     name: str
     """embedding, block, head; mtp and mtp_head: a block and a head of multi-token prediction."""
@@ -117,3 +125,33 @@ class Layer(NamedTuple):
     """Bytes of the layer's input on one rank, the only saved tensor under full recomputation."""
     recomputations: tuple[Recomputation, ...] = ()
     """Parts that are recomputed before their backward pass."""
+
+    @cached_property
+    def parameters(self) -> tuple[int, int]:
+        """Number of trained parameters per rank: (not in spread experts, in spread experts)."""
+        counts = [sum([op.parameters for op in self.operators if op.expert == expert]) for expert in (False, True)]
+        return counts[0], counts[1]
+
+    @cached_property
+    def saved(self) -> float:
+        """Bytes of activations that the layer saves per microbatch, without those that are recomputed."""
+        return math.fsum([op.saved for op in self.operators]) - math.fsum(
+            [rerun.dropped for rerun in self.recomputations]
+        )
+
+    @cached_property
+    def recomputed(self) -> float:
+        """Largest number of bytes that a recomputation of the layer allocates; 0 without recomputation."""
+        return max((rerun.working for rerun in self.recomputations), default=0.0)
+
+    @cached_property
+    def temporary(self) -> tuple[float, float]:
+        """Bytes that a forward and a backward pass need at their peaks on top of all the activations that the layer saves.
+
+        While an operator runs, later operators of the layer have saved nothing yet or, in a backward pass, have freed it already.
+        0 for a pass that needs no more.
+        """
+        saved = list(accumulate([op.saved for op in self.operators]))
+        forward = max([before + op.forward_alive for before, op in zip(saved, self.operators, strict=True)])
+        backward = max([before + op.backward_alive for before, op in zip(saved, self.operators, strict=True)])
+        return max(forward - saved[-1], 0.0), max(backward - saved[-1], 0.0)

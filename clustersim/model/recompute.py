@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle, takewhile
 from typing import NamedTuple
 
@@ -122,7 +123,7 @@ class Marker:
         )
         key = id(layer), blocks if together > 1 else 1
         if key not in self._cache:
-            self._cache[key] = layer._replace(recomputations=tuple(self._recomputations(layer, blocks, together)))
+            self._cache[key] = replace(layer, recomputations=tuple(self._recomputations(layer, blocks, together)))
         return self._cache[key]
 
     def _recomputations(self, layer: Layer, blocks: int, together: int) -> list[Recomputation]:

@@ -8,6 +8,7 @@ concatenated to one, a block of the model's last kind, a norm, and the shared he
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clustersim.model.elementwise import add, copy
 from clustersim.model.embedding import TABLE, embedding_part, table
@@ -67,11 +68,11 @@ def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     if (
         shard.lora and shard.training.recompute != "full"
     ):  # recomputed blocks have an input gradient (peft/recompute.py)
-        decoder = (decoder[0]._replace(operators=without_entry_gradients(decoder[0].operators)), *decoder[1:])
+        decoder = (replace(decoder[0], operators=without_entry_gradients(decoder[0].operators)), *decoder[1:])
     if encoder is None:
         return decoder
     *others, last = blocks(encoder)
-    return (*others, last._replace(operators=(*last.operators, encoder_norm(encoder))), *decoder)
+    return (*others, replace(last, operators=(*last.operators, encoder_norm(encoder))), *decoder)
 
 
 def shards(shard: ShardedModel) -> list[ShardedModel]:
@@ -101,7 +102,7 @@ def prediction(shard: ShardedModel, table: bool) -> Layer:
     whether the stage must store a table for it, having no embedding whose weights it can share."""
     last = block(shards(shard)[-1].with_model(kinds(shard.model)[-1]))
     operators = (*prediction_part(shard, table), *last.operators, norm(shard, "mtp_final_norm", fork=False))
-    return last._replace(name="mtp", operators=frozen(shard, operators))
+    return replace(last, name="mtp", operators=frozen(shard, operators))
 
 
 def further_head(shard: ShardedModel) -> Layer:

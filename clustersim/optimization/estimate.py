@@ -31,7 +31,6 @@ from clustersim.engine.groups import holders
 from clustersim.errors import ClustersimError
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Layer
 from clustersim.optimization.layer_times import LayerSteps, LayerTimes
 from clustersim.optimization.shapes import LayerKinds, SplitShape, SplitShapes
 from clustersim.optimization.timeline import FORWARD, WEIGHTS, UnitSeconds, earliest, units
@@ -40,7 +39,7 @@ from clustersim.parallel.layout import Portion
 from clustersim.parallel.memory import FRAMEWORK, shard_bytes
 from clustersim.parallel.mesh import Mesh
 from clustersim.parallel.optimizer import bucket, main_bytes, state_bytes, update, weight_bytes
-from clustersim.parallel.stages import Layers, temporary_bytes
+from clustersim.parallel.stages import Layers
 from clustersim.preparation import Preparation
 from clustersim.schedules import check as schedules
 from clustersim.schedules.pipeline import Pipeline
@@ -132,12 +131,12 @@ class Estimator:
         parameters, frozen = np.array(
             [[held(layer) for layer in kinds.layers] for held in (stage.layer_parameters, stage.layer_frozen)], float
         )
-        saved = np.array([layer.saved for layer in steps]) * (1 - job.training.offload.activations)
+        saved = np.array([layer.saved for layer in kinds.layers]) * (1 - job.training.offload.activations)
         if placed is not base:  # some blocks of a stage are recomputed, and any may be one of them
             whole_job = Layers(base.shard_at(0))
             marked = whole_job.stage(stack, whole_job.with_decoder_entry(stack, whole_job.blocks, 0), 0.0, 0.0, False)
             saved = saved * min(1.0, marked.saved_bytes / max(stage.saved_bytes, 1.0))
-        temporary = np.array([_temporary(layer) for layer in kinds.layers])
+        temporary = np.array([layer.temporary[1] + layer.recomputed for layer in kinds.layers])
         return EstimatedTile(
             job, kinds, steps, saved, temporary, parameters, frozen, layers.hidden_bytes / job.message_parts
         )
@@ -156,7 +155,7 @@ class Estimator:
     def memory(self, tile: EstimatedTile, rows: CandidateRows, times: float = 1.0) -> Floats:
         """Return a lower bound of peak bytes per candidate, also valid for any recomputation, at `times` the micro-batch."""
         if times > 1:
-            inputs = [min(steps.layer.input_bytes or steps.saved, steps.saved) for steps in tile.steps]
+            inputs = [min(layer.input_bytes or layer.saved, layer.saved) for layer in tile.kinds.layers]
             tile = replace(tile, saved=np.array(inputs) * times, temporary=tile.temporary * 0)
         return _Columns(self, tile, rows, np.zeros((len(tile.steps), 10))).memory()
 
@@ -507,11 +506,6 @@ class _Columns:
             most = CHUNKS * np.minimum(batch / 2, (length + more) * share)
             flight = np.where(names == name, most, flight)
         return np.maximum(flight, 1.0), plain
-
-
-def _temporary(layer: Layer) -> float:
-    """Return the bytes that the backward pass of a layer needs on top of its saved activations."""
-    return temporary_bytes(layer, backward=True) + max((rerun.working for rerun in layer.recomputations), default=0.0)
 
 
 def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:

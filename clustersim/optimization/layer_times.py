@@ -65,7 +65,7 @@ class PassSeconds(NamedTuple):
 
 
 class LayerSteps(NamedTuple):
-    """Kernels, collectives and saved bytes of a layer for one microbatch."""
+    """Kernels and collectives of a layer for one microbatch."""
 
     layer: Layer
     forward: Counter[Kernel | Waited]
@@ -78,8 +78,6 @@ class LayerSteps(NamedTuple):
     """Items of `forward` from the last operator with parameters on."""
     ready: Counter[Kernel]
     """Items of `backward` until that operator has its gradients."""
-    saved: float
-    """Bytes of saved activations."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -97,7 +95,7 @@ class LayerTimes:
 
     @staticmethod
     def steps(stage: Stage, layer: Layer) -> LayerSteps:
-        """Return the number of each kernel and collective in the passes of a layer, and the layer's saved bytes."""
+        """Return the number of each kernel and collective in the passes of a layer."""
         passes = (_waited(stage.steps(layer, letter)) for letter in "FBWI")
         forward, backward, weights, inputs = map(Counter, passes)
         last = max((place for place, op in enumerate(layer.operators) if op.parameters), default=len(layer.operators))
@@ -105,7 +103,7 @@ class LayerTimes:
         ready = Counter(
             _only_kernels(i for op in layer.operators[last:] for i in (*op.backward_input, *op.backward_weight))
         )
-        return LayerSteps(layer, forward, backward, weights, inputs, read, ready, stage.saved(layer))
+        return LayerSteps(layer, forward, backward, weights, inputs, read, ready)
 
     def seconds(self, job: Job, layer: LayerSteps, hidden: Collection[str] = ()) -> PassSeconds:
         """Return the least seconds of the passes of one layer. hidden: groups whose collectives some overlap may hide."""

@@ -81,7 +81,7 @@ def _unit(stage: Stage, layer: Layer, items: Steps) -> Unit:
     """Return the unit of a layer that runs `items` in a pass; without parameters if the layer is part of the root."""
     if layer.name not in BLOCKS:
         return Unit(items, 0, 0)
-    return Unit(items, *stage.layer_parameters(layer), stage.layer_frozen(layer), stage.saved(layer))
+    return Unit(items, *stage.layer_parameters(layer), stage.layer_frozen(layer), layer.saved)
 
 
 def _root_weights(stage: Stage) -> tuple[int, int, tuple[int, int]]:

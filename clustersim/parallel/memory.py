@@ -209,3 +209,15 @@ def _gathers(job: Job, stage: Stage, layer: Layer) -> float:
     """Return the number of trained and frozen weights of a layer that are sharded, so that they are gathered before it runs."""
     pairs = zip(stage.layer_parameters(layer), stage.layer_frozen(layer), strict=True)
     return float(spread(job, *(trained + frozen for trained, frozen in pairs)))
+
+
+def beside(job: Job, stage: Stage) -> tuple[float, float]:
+    """Return the additional saved and temporary bytes of a backward pass that overlaps a forward pass.
+
+    Layer by layer, the backward pass frees what the forward pass saves, so that there is one additional layer (Megatron-Core,
+    models/common/model_chunk_schedule_plan.py: the first layer of one chunk overlaps the last of the other, which is freed after
+    it). Schedules that pair passes themselves count both in full.
+    """
+    if job.parallelism.overlap.ep != "microbatch" or job.pipeline.paired:
+        return 0.0, 0.0
+    return max((layer.saved for layer, _ in stage.layers), default=0.0), stage.forward_peak[1]

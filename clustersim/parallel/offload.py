@@ -82,7 +82,7 @@ def leaving(job: Job, size: float, expert: bool) -> float:
 
 def moved(job: Job, stage: Stage, layer: Layer) -> float:
     """Return the bytes of one block's activations that are copied to the host after its forward pass; 0 for other layers."""
-    return job.training.offload.activations * stage.saved(layer) if layer.name in BLOCKS else 0.0
+    return job.training.offload.activations * layer.saved if layer.name in BLOCKS else 0.0
 
 
 def block_copies(job: Job, stage: Stage, letter: str) -> Iterator[tuple[int, Collective | tuple[str, None, int]]]:

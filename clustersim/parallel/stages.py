@@ -38,34 +38,18 @@ class PassPeak(NamedTuple):
     temporary: float
     """Bytes of temporary buffers of the running layer."""
 
-    @property
-    def total(self) -> float:
-        """Sum of saved and temporary bytes."""
-        return self.kept + self.temporary
 
-
-def pass_peak(layers: Iterable[tuple[Layer, float]], *, backward: bool) -> PassPeak:
+def pass_peak(layers: Iterable[tuple[Layer, int]], *, backward: bool) -> PassPeak:
     """Return the largest peak of all layers of a forward pass or, if `backward`, of a backward pass.
 
-    layers: (layer, bytes that all its repetitions save), in the order of the forward pass. In a run of equal layers the peak is
-    at the last one, when all have saved their activations.
+    layers: (layer, number of times in a row), in the order of the forward pass. In a run of equal layers the peak is at the last
+    one, when all have saved their activations.
     """
     saved, peaks = 0.0, [PassPeak(0.0, 0.0)]
-    for layer, layer_bytes in layers:
-        saved += layer_bytes
-        recomputed = max((rerun.working for rerun in layer.recomputations), default=0.0) if backward else 0.0
-        peaks.append(PassPeak(saved + recomputed, temporary_bytes(layer, backward=backward)))
-    return max(peaks, key=lambda peak: peak.total)
-
-
-def temporary_bytes(layer: Layer, *, backward: bool) -> float:
-    """Return the bytes that a layer needs at its peak on top of all the activations that it saves; 0 if it needs no more.
-
-    While an operator runs, later operators of the layer have saved nothing yet or, if `backward`, have freed it already.
-    """
-    alive = [op.backward_alive if backward else op.forward_alive for op in layer.operators]
-    saved = list(accumulate([op.saved for op in layer.operators]))
-    return max(max([before + extra for before, extra in zip(saved, alive, strict=True)]) - saved[-1], 0.0)
+    for layer, count in layers:
+        saved += layer.saved * count
+        peaks.append(PassPeak(saved + layer.recomputed if backward else saved, layer.temporary[backward]))
+    return max(peaks, key=sum)
 
 
 @dataclass(frozen=True)
@@ -151,24 +135,19 @@ class Stage:
         return owners
 
     @cached_property
-    def replicated(self) -> int:
-        """Number of parameters on one rank of which every tp rank has a copy."""
-        return sum(op.replicated * count for layer, count in self.layers for op in layer.operators)
-
-    @cached_property
     def saved_bytes(self) -> float:
         """Bytes of activations that one microbatch saves on one rank from its forward to its backward pass."""
-        return math.fsum([kept for _, kept in self._kept])
+        return math.fsum([layer.saved * count for layer, count in self.layers])
 
     @cached_property
     def forward_peak(self) -> PassPeak:
         """Peak activation memory of a forward pass of one microbatch."""
-        return pass_peak(self._kept, backward=False)
+        return pass_peak(self.layers, backward=False)
 
     @cached_property
     def backward_peak(self) -> PassPeak:
         """Peak activation memory of a backward pass of one microbatch, its saved activations included."""
-        return pass_peak(self._kept, backward=True)
+        return pass_peak(self.layers, backward=True)
 
     def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
         """Yield (layer, its kernels and collectives) for each layer of one pass, in run order.
@@ -191,10 +170,8 @@ class Stage:
 
     def layer_parameters(self, layer: Layer) -> tuple[int, int]:
         """Return the number of trained parameters of one layer: (not in spread experts, in spread experts)."""
-        counts = [0, 0]
-        for op in layer.operators:
-            counts[op.expert] += self.owned(op)
-        return counts[0], counts[1]
+        reused = sum(op.parameters - self.owned(op) for op in layer.operators) if self.reused else 0
+        return layer.parameters[0] - reused, layer.parameters[1]
 
     def layer_frozen(self, layer: Layer) -> tuple[int, int]:
         """Return the number of frozen weights of one layer, (dense, spread experts), in weights of the activations' type."""
@@ -248,17 +225,6 @@ class Stage:
     def recomputed(self, layer: Layer) -> dict[int, Steps]:
         """Return {index of an operator of a layer: the steps of its forward pass that are recomputed}."""
         return {index: steps for rerun in layer.recomputations for index, steps in rerun.operators}
-
-    def saved(self, layer: Layer) -> float:
-        """Return the bytes of activations that one layer saves per microbatch, without those that are recomputed."""
-        return math.fsum([op.saved for op in layer.operators]) - math.fsum(
-            [rerun.dropped for rerun in layer.recomputations]
-        )
-
-    @cached_property
-    def _kept(self) -> list[tuple[Layer, float]]:
-        """(layer, bytes of activations that all its repetitions save per microbatch) of each entry of `layers`."""
-        return [(layer, self.saved(layer) * count) for layer, count in self.layers]
 
     def _pass(self, layer: Layer) -> _Backward:
         """Return the backward pass of one layer: its operators in reverse order, each preceded by the recomputation that it

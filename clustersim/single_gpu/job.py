@@ -58,7 +58,7 @@ def graph(job: Job, training: bool = False, logits: bool = True, variant: Librar
 def _headless(stage: Stage) -> Stage:
     """Return the stage without its head, except for the final norm."""
     *others, (head, _) = stage.layers
-    kept = head._replace(operators=tuple(op for op in head.operators if op.name == "final_norm"))
+    kept = replace(head, operators=tuple(op for op in head.operators if op.name == "final_norm"))
     return replace(stage, layers=(*others, (kept, 1)), reused=0)
 
 

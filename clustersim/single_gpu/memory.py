@@ -42,7 +42,7 @@ def of_job(job: Job, stage: Stage, training: bool) -> Memory:
     if not training:
         logits = job.shard.tokens * job.shard.vocab * job.shard.size
         return rest._replace(gradients=0.0, optimizer=0.0, activations=max(logits, *map(_widest, stage.layers)))
-    fullest = max(stage.forward_peak, stage.backward_peak, key=lambda one: one.total)
+    fullest = max(stage.forward_peak, stage.backward_peak, key=sum)
     return rest._replace(activations=fullest.kept, workspace=fullest.temporary)
 
 

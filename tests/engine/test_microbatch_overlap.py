@@ -60,7 +60,7 @@ def test_a_rank_keeps_one_layer_more():
     simulator = Simulator(built(parse("cluster: {nodes: 1, node: hgx-h100}\nfabric: {kind: switch}\n", "t.yaml")))
     [one], [other] = (simulator.preparation.peaks(each) for each in (apart, beside))
     [stage] = stages(beside)
-    most = max(stage.saved(layer) for layer, _ in stage.layers)
+    most = max(layer.saved for layer, _ in stage.layers)
     assert other.activations - one.activations == pytest.approx(most, rel=1e-9)
     assert most < stage.saved_bytes / 2
 

@@ -105,7 +105,7 @@ def test_layers_of_two_kinds_stand_in_their_order(pp, kinds):
 def test_parameters_of_two_kinds_of_layers_are_those_of_the_closed_form(tp, ep, slices):
     one = job(tp=tp, ep=ep, expert_tp=slices, pp=2, dp=16, training__global_batch=64, **DENSE).place(tp * 32, 8)
     every = stages(one)
-    copies = sum(s.replicated for s in every) * (tp - 1)
+    copies = sum(op.replicated * count for s in every for layer, count in s.layers for op in layer.operators) * (tp - 1)
     held = sum(s.held(expert=False) for s in every) * tp + sum(s.experts for s in every) * ep * slices
     assert held - copies == parameters(one.model, vocab=one.vocab)
     narrow = job(dp=1, **(DENSE | {"model__dense_ffn": 1024})).model

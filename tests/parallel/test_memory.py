@@ -340,9 +340,8 @@ def test_what_a_row_keeps_is_the_running_sum_and_ends_at_nothing(name, vpp):
         for action, during in zip(found[rank].row, found[rank].activations, strict=True):
             stage = own[action.stage]
             kept += stage.saved_bytes if action.letter == "F" else 0.0
-            reruns = [rerun.working for layer, _ in stage.layers for rerun in layer.recomputations]
-            again = 0.0 if action.letter == "F" else max(reruns, default=0.0)
-            loss = sum(stage.saved(layer) for layer, _ in stage.layers if layer.name == "head")
+            again = 0.0 if action.letter == "F" else max(layer.recomputed for layer, _ in stage.layers)
+            loss = sum(layer.saved for layer, _ in stage.layers if layer.name == "head")
             # the loss is over when the block before it runs again
             assert during == pytest.approx(kept + again - (loss if again else 0.0), rel=1e-9)
             kept -= stage.saved_bytes if action.letter in "BW" else 0.0
