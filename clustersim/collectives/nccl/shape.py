@@ -7,7 +7,6 @@ more switches and longer cables is added to the time that NCCL expects, and does
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -36,16 +35,17 @@ class ExtraLatency(NamedTuple):
     """Extra seconds of the slowest hop between nodes."""
 
 
-def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[ExtraLatency]:
-    """Return the extra latency of each communicator in `ranks` (communicators, n). starts: indices of each node's first rank."""
-    inside = _inside(topology, ranks)
-    extra = [ExtraLatency(round(seconds, _DIGITS)) for seconds in inside]
+def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> Floats:
+    """Return the four values of ExtraLatency for each communicator in `ranks` (communicators, n), as (communicators, 4).
+
+    starts: indices of each node's first rank.
+    """
+    extra = np.zeros((len(ranks), len(ExtraLatency._fields)))
+    extra[:, 0] = _inside(topology, ranks)
     for nodes in {len(starts_of_comm) for starts_of_comm in starts} - {1}:
         rows = [row for row, starts_of_comm in enumerate(starts) if len(starts_of_comm) == nodes]
-        first = np.stack([ranks[row, starts[row]] for row in rows])
-        for row, (ring, tree, slowest) in zip(rows, _between(topology, first).tolist(), strict=True):
-            extra[row] = ExtraLatency(*map(round, (inside[row], ring, tree, slowest), repeat(_DIGITS)))
-    return extra
+        extra[rows, 1:] = _between(topology, np.stack([ranks[row, starts[row]] for row in rows]))
+    return np.round(extra, _DIGITS)
 
 
 def _inside(topology: Topology, ranks: Ints) -> list[float]:
@@ -74,20 +74,19 @@ def _between(topology: Topology, first: Ints) -> Floats:
     hop = np.maximum(topology.route(source.ravel(), target.ravel()).latency - topology.node.net_latency, 0.0)
     ring, root, *down = np.split(hop.reshape(source.shape), np.cumsum([nodes] + [nodes - 1] * len(trees)), axis=1)
     slowest = np.maximum(ring.max(axis=1), root.max(axis=1))
-    tree = np.max([_deepest(*node_tree, hops) for node_tree, hops in zip(trees, down, strict=True)], axis=0)
+    tree = np.max([_deepest(parent, hops) for (parent, _, _), hops in zip(trees, down, strict=True)], axis=0)
     return np.stack([ring.mean(axis=1), tree, slowest], axis=1)
 
 
-def _deepest(parent: Ints, depth: Ints, deepest: int, hops: Floats) -> Floats:
+def _deepest(parent: Ints, hops: Floats) -> Floats:
     """Return the extra seconds on the slowest route down a tree, for each communicator (communicators,).
 
-    `parent`, `depth` and `deepest` are those of `node_trees`. `hops` (communicators, nodes - 1) is the extra seconds of the hop
-    from the parent to each node except the root.
+    `parent` is that of `node_trees`. `hops` (communicators, nodes - 1) is the extra seconds of the hop from the parent to each
+    node except the root.
     """
-    extra = np.zeros((len(hops), len(parent)))
-    for level in range(1, deepest + 1):
-        at_level = np.flatnonzero(depth == level)
-        extra[:, at_level] = extra[:, parent[at_level]] + hops[:, at_level - 1]
+    extra = np.concatenate((np.zeros((len(hops), 1)), hops), axis=1)
+    while parent.any():  # each round doubles the length of the part of its route that a node has summed
+        extra, parent = extra + extra[:, parent], parent[parent]
     longest: Floats = extra.max(axis=1)
     return longest
 
@@ -159,10 +158,10 @@ def shapes(
     layouts = [layout(topology, row, shares) for row in _checked(topology, ranks[first])]
     starts = [first_ranks for _, first_ranks in layouts]
     extra = _extra_latencies(topology, np.concatenate((ranks[first], ranks[last])), starts + starts)
-    extra_of_first, extra_of_last = extra[: len(first)], extra[len(first) :]
+    slower = np.maximum(*np.split(extra, 2)).tolist()
     complete = [
-        layout_shape._replace(extra_latency=ExtraLatency(*map(max, a, b)))
-        for (layout_shape, _), a, b in zip(layouts, extra_of_first, extra_of_last, strict=True)
+        layout_shape._replace(extra_latency=ExtraLatency(*seconds))
+        for (layout_shape, _), seconds in zip(layouts, slower, strict=True)
     ]
     return different(complete, which)
 
@@ -199,12 +198,8 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Co
     or has a GPU twice.
     """
     ranks = np.asarray(ranks, np.int64)
-
-    def compute_shape() -> CommunicatorShape:
-        layout_shape, starts = layout(topology, _checked(topology, ranks[None])[0], shares)
-        return layout_shape._replace(extra_latency=_extra_latencies(topology, ranks[None], [starts])[0])
-
-    return topology.cache.once(("shape", fingerprint(ranks), shares), compute_shape)
+    question = ("shape", fingerprint(ranks), shares)
+    return topology.cache.once(question, lambda: shapes(topology, _checked(topology, ranks[None]), shares)[0][0])
 
 
 def _checked(topology: Topology, ranks: Ints) -> Ints:
