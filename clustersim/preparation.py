@@ -326,15 +326,11 @@ class Preparation:
         found: dict[tuple[str, clocks.Clocks], tuple[Job, dict[Kernel, None]]] = {}
         for job in jobs:
             _, known = found.setdefault((job.spec.predictor, job.spec.clocks), (job, {}))
-            known |= self._jobs["distinct"].once(self.structure(job), partial(self._kernels, job))
+            known |= self._jobs["distinct"].once(self.structure(job), partial(distinct_kernels, job, self.parts(job)))
         for job, known in found.values():
             for kind in range(len(self.cluster.kinds)):
                 with suppress(ClustersimError):
                     self._forecasts(job, kind).seconds(list(known), job.spec.clocks)
-
-    def _kernels(self, job: Job) -> dict[Kernel, None]:
-        """Return the distinct kernels of a placed job, as keys in order of appearance."""
-        return dict.fromkeys(distinct_kernels(job, self.parts(job)))
 
     def known(self) -> dict[str, dict[str, dict[Kernel, KnownKernel]]]:
         """Return {GPU: {predictor: {kernel: forecast}}} of all cached forecasts, as input of `know` in another process."""

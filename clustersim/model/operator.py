@@ -127,9 +127,21 @@ class Layer:
     """Parts that are recomputed before their backward pass."""
 
     @cached_property
+    def kernels(self) -> dict[Kernel, None]:
+        """Distinct kernels of a forward and a backward pass, as keys in order of appearance."""
+        passes = ((*op.forward, *op.backward_input, *op.backward_weight) for op in self.operators)
+        return dict.fromkeys([step for steps in passes for step in steps if isinstance(step, Kernel)])
+
+    @cached_property
     def parameters(self) -> tuple[int, int]:
         """Number of trained parameters per rank: (not in spread experts, in spread experts)."""
         counts = [sum([op.parameters for op in self.operators if op.expert == expert]) for expert in (False, True)]
+        return counts[0], counts[1]
+
+    @cached_property
+    def frozen(self) -> tuple[int, int]:
+        """Number of frozen weights per rank, as `parameters`, counted in weights of the activations' type."""
+        counts = [sum([op.frozen for op in self.operators if op.expert == expert]) for expert in (False, True)]
         return counts[0], counts[1]
 
     @cached_property

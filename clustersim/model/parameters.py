@@ -36,6 +36,8 @@ def _layer_models(model: Model) -> tuple[Model, ...]:
 
 def distinct_kinds(model: Model) -> list[tuple[Model, int]]:
     """Return (model of a kind of layers, number of such layers) of each kind, in order of appearance."""
+    if not model.blocks and not model.dense_layers:
+        return [(model, model.layers)]
     layers = kinds(model)
     kind_by_id = dict(zip(map(id, layers), layers, strict=True))
     return [(kind_by_id[key], count) for key, count in Counter(map(id, layers)).items()]

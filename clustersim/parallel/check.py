@@ -208,23 +208,26 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
     tp = job.parallelism.tp
     layers = [kind for kind, _ in distinct_kinds(job.model)]
     repeats = framework_rule(job, "repeats_kv_heads") is not False
-    common = [d for d in divisors(layers[0].heads) if all(_fits_degree(kind, d, repeats) for kind in layers)]
-    remedy = f"use {listed(common)}"
+
+    def remedy() -> str:
+        degrees = divisors(layers[0].heads)
+        return f"use {listed([tp for tp in degrees if all(_fits_degree(kind, tp, repeats) for kind in layers)])}"
+
     for kind in layers:
         kv = kind.kv_heads or kind.heads
         if kind.heads % tp:
-            yield "parallelism.tp", f"{tp} does not divide {kind.heads} attention heads; {remedy}"
+            yield "parallelism.tp", f"{tp} does not divide {kind.heads} attention heads; {remedy()}"
         elif not _can_share_kv_heads(kind, tp, repeats):
             framework = job.training.framework or "Megatron-Core"
             relation = "is neither a divisor nor a multiple of" if repeats else "does not divide"
-            yield "parallelism.tp", f"{tp} {relation} {kv} key/value heads, as {framework} needs; {remedy}"
+            yield "parallelism.tp", f"{tp} {relation} {kv} key/value heads, as {framework} needs; {remedy()}"
         elif width(kind) % tp and not (kind.experts and job.parallelism.expert_tp and not kind.shared_experts):
             what = (
                 f"the width {width(kind)} of dense layers"
                 if _is_dense_in_mixture(job.model, kind)
                 else f"the MLP's width {width(kind)}"
             )
-            yield "parallelism.tp", f"{tp} does not divide {what}; {remedy}"
+            yield "parallelism.tp", f"{tp} does not divide {what}; {remedy()}"
     if job.parallelism.sequence_parallel and job.training.seq % (tp * job.parallelism.cp):
         cp = f" × cp {job.parallelism.cp}" if job.parallelism.cp > 1 else ""
         yield (

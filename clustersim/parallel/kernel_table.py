@@ -13,25 +13,20 @@ from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import Stage, stages
 
 
-def distinct_kernels(job: Job, parts: Sequence[Sequence[Stage]]) -> list[Kernel]:
-    """Return the distinct kernels of one step of a placed job: passes, copies of sharded parameters, and weight updates.
+def distinct_kernels(job: Job, parts: Sequence[Sequence[Stage]]) -> dict[Kernel, None]:
+    """Return the distinct kernels of one step of a placed job, as keys: passes, copies of sharded parameters, weight updates.
 
     parts: all global stages as run by the rank at each position of the ep group.
     """
     layers = {id(layer): layer for part in parts for stage in part for layer, _ in stage.layers}
-    kernels = dict.fromkeys(kernel for layer in layers.values() for kernel in _layer_kernels(layer))
+    kernels = dict[Kernel, None]()
+    for layer in layers.values():
+        kernels |= layer.kernels
     distinct_stages = {id(stage): stage for part in parts for stage in part} if job.sharded else {}
     kernels |= dict.fromkeys(kernel for stage in distinct_stages.values() for kernel in copies(job, stage))
     lanes = {tuple(map(id, lane)): lane for part in parts for lane in job.lanes(part)}
     updates = [update(job, sum(s.parameters for s in lane), sum(s.experts for s in lane)) for lane in lanes.values()]
-    return list(kernels | dict.fromkeys(kernel for lane_update in updates for kernel in lane_update))
-
-
-def _layer_kernels(layer: Layer) -> Iterator[Kernel]:
-    """Yield the kernels of a layer's forward and backward passes, repeated ones included."""
-    for op in layer.operators:
-        steps = (*op.forward, *op.backward_input, *op.backward_weight)
-        yield from (step for step in steps if isinstance(step, Kernel))
+    return kernels | dict.fromkeys(kernel for lane_update in updates for kernel in lane_update)
 
 
 class KernelRow(NamedTuple):

@@ -175,10 +175,8 @@ class Stage:
 
     def layer_frozen(self, layer: Layer) -> tuple[int, int]:
         """Return the number of frozen weights of one layer, (dense, spread experts), in weights of the activations' type."""
-        counts = [0, 0]
-        for op in layer.operators:
-            counts[op.expert] += self.frozen_in(op)
-        return counts[0], counts[1]
+        reused = sum(op.frozen - self.frozen_in(op) for op in layer.operators) if self.reused else 0
+        return layer.frozen[0] - reused, layer.frozen[1]
 
     @cached_property
     def frozen(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ class Forecasts:
         """
         clocks = applied(self.predictor, clocks)
         known = self._seconds.get(clocks, {})
-        if any(kernel not in known for kernel in kernels):
+        if not all(map(known.__contains__, kernels)):
             self._learn(kernels)
             while clocks not in self._seconds and len(self._seconds) >= CLOCKS:
                 del self._seconds[next(iter(self._seconds))]
@@ -72,9 +72,9 @@ class Forecasts:
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
         """Return the 80 % intervals of these kernels. Raises InputError for invalid kernels."""
         self._learn(kernels)
-        known = [self.known[kernel] for kernel in kernels]
-        low, high = np.array([(forecast.low, forecast.high) for forecast in known]).reshape(-1, 2).T
-        return Bounds(tuple(kernels), tuple(forecast.name for forecast in known), low, high)
+        known = map(self.known.__getitem__, kernels)
+        *_, names, low, high = zip(*known, strict=True) if kernels else [()] * len(KnownKernel._fields)
+        return Bounds(tuple(kernels), names, np.array(low, float), np.array(high, float))
 
     def _launched(self, kernels: Sequence[Kernel]) -> tuple[list[Kernel], list[float], Ints]:
         """Return, for each kernel, (the kernel that is launched, its extra seconds of fp32 sums, its number of launches).
@@ -86,15 +86,15 @@ class Forecasts:
         launched, sums = split_sums(single, self.gpu) if self.predictor.burst else (list(single), [0.0] * len(single))
         return launched, sums, np.array(launches)
 
-    def _learn(self, kernels: Iterable[Kernel]) -> None:
+    def _learn(self, kernels: Sequence[Kernel]) -> None:
         """Add the forecasts of kernels to the cache, in one call of the predictor. A cache without room for them is cleared
         first."""
+        if all(map(self.known.__contains__, kernels)):
+            return
         new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self.known]
         if len(self.known) + len(new) > KERNELS:
             self.known, self._seconds = {}, {}
             new = list(dict.fromkeys(kernels))
-        if not new:
-            return
         launched, sums, _ = self._launched(new)
         bursts = self.predictor.predict(launched, self.gpu)
         low, high = self.predictor.interval(launched, self.gpu, bursts)
