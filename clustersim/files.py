@@ -19,7 +19,7 @@ TABLE = 256 * 2**20
 """Largest size in bytes of a table of measurements."""
 _WRITER = 3.0
 """Seconds within which a writer must open a FIFO."""
-_CHUNK = 1 << 20
+_CHUNK = 1 << 22
 Inputs = dict[str, bytes]
 """{path as written: content in bytes} of descriptions that were read."""
 _inputs: ContextVar[Inputs | None] = ContextVar("_held", default=None)

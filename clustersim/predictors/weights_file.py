@@ -104,8 +104,7 @@ def _nested(path: Path, tensors: Mapping[str, Any]) -> dict[str, dict[str, Float
     result: dict[str, dict[str, Floats]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("|")
-        wide = np.asarray(value, dtype=np.float64)
-        if not np.isfinite(wide).all():
+        if not np.isfinite(value).all():
             raise DataError(f"{path}: {key} is not finite; the training diverged, train again with another --seed")
-        result.setdefault(kind, {})[name] = wide
+        result.setdefault(kind, {})[name] = np.asarray(value, dtype=np.float64)
     return result
