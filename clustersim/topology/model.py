@@ -358,18 +358,18 @@ class Topology:
         """
 
         def distances() -> Ints | None:
-            """Return the links per node in each link's tier (links,); None if links of a tier differ."""
+            """Return the links per node in each link's tier (links,); None if links of a tier, or routes of nodes, differ."""
+            equal = isinstance(self.router, Router) and self.router.equal_nodes
             steps = np.zeros(len(self.capacity), np.int64)
             for tier in self.tiers:
                 steps[tier.span] = tier.links // self.nodes
-                if any(
+                if not equal or any(
                     (values[1:] != values[:-1]).any() for values in (self.capacity[tier.span], self.latency[tier.span])
                 ):
                     return None
             return steps
 
-        equal = isinstance(self.router, Router) and self.router.equal_nodes
-        return self.cache.once("next", distances) if equal else None
+        return self.cache.once("next", distances)
 
     def latencies(self, source: Ints, destination: Ints) -> Floats:
         """Return the end-to-end latency in seconds from each GPU of `source` to that of `destination` (pairs,)."""
