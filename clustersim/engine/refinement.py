@@ -1,9 +1,9 @@
 """Equivalent ranks, groups and links are merged by colour refinement.
 
-The vertices are the job's ranks, its communication groups and the links that can be short; edges say who is a member of
-which group and which group loads which link by how much. Refinement splits vertices until all of one colour see the same
-colours in the same numbers: an equitable partition, on whose cells max-min rates and hence all times are constant. The
-quotient therefore gives the same result as the whole (docs/explanation.md, "Folding").
+The vertices are the job's ranks, its communication groups and the links that can be bottlenecks. Edges join each group with its
+members, and with the links that it loads. Refinement splits colours until all vertices of one colour have the same colours, in
+the same numbers, as neighbours: an equitable partition, on whose cells max-min rates and hence all times are constant. So the
+folded job has the same times as the whole (docs/explanation.md, "Folding").
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from clustersim.arrays import Ints, distinct
 from clustersim.engine.traffic import Family, Traffic
 
 Colours = NDArray[np.uint64]
-_BATCH = 1 << 15  # edges whose arrays stay in the cache
+"""Hash of each vertex; vertices of equal hashes are equivalent so far."""
+_BATCH = 1 << 15  # number of edges whose arrays stay in the processor's cache
 
 
 class Cells(NamedTuple):
-    """A partition of one kind of vertex: `of[v]` is the cell of v, `first[c]` its smallest member, `size[c]` its size."""
+    """A partition of ranks, of the groups of a family, or of links."""
 
     of: Ints
+    """Cell of each vertex; cells are numbered by their first member (vertices,)."""
     first: Ints
+    """Smallest member of each cell (cells,)."""
     size: Ints
+    """Number of members of each cell (cells,)."""
 
 
 class Partition(NamedTuple):
@@ -50,77 +54,76 @@ def partition(
     capacity: NDArray[np.float64],
     fold: bool = True,
 ) -> Partition:
-    """Return the coarsest equitable partition; with `fold` off the finest, with every vertex in its own cell.
+    """Return the coarsest equitable partition; without `fold` the finest, in which every vertex is a cell.
 
-    seeds: an integer per rank; ranks of different seeds (stage, speed) stay separate. loads: loads of each traffic on the links
-    that can be bottlenecks. capacity: bytes/s of those links.
+    seeds: an integer per rank; ranks with different ones (role, speed) stay separate. families: families on these ranks.
+    all_traffic: traffic of all phases, which has latencies and bounds. loads: the same with loads on the links that can be
+    bottlenecks, by index among them. capacity: bytes/s of these links.
     """
-    starts = dict(zip((f.name for f in families), _starts(families), strict=False))
-    count = sum(len(f.ranks) for f in families)
+    # all groups are numbered consecutively, family after family
+    starts = [0, *accumulate(len(family.ranks) for family in families)]
+    first_group, group_count = dict(zip((f.name for f in families), starts, strict=False)), starts[-1]
     if fold:
-        own = _group_colours(families, all_traffic, starts, count)
-        first = _mix(seeds.astype(np.uint64)), own, _mix(_rounded(capacity))
-        ranks, groups, links = _refine(*first, _members(families, starts), _loading(loads, starts))
+        group_colours = _group_colours(families, all_traffic, first_group, group_count)
+        load_edges = [
+            _Edges(t.link, first_group[t.family] + t.group, _mix(_rounded(t.weight) + np.uint64(31 + i)))
+            for i, t in enumerate(loads)
+        ]
+        initial = _mix(seeds.astype(np.uint64)), group_colours, _mix(_rounded(capacity))
+        ranks, groups, links = _refine(*initial, _members(families, first_group), _concatenated(load_edges))
     else:
-        ranks, groups, links = (np.arange(n, dtype=np.uint64) for n in (len(seeds), count, len(capacity)))
-    of_families = {f.name: _cells(groups[starts[f.name] :][: len(f.ranks)]) for f in families}
-    return Partition(_cells(ranks), of_families, _cells(links))
-
-
-def _starts(families: Sequence[Family]) -> list[int]:
-    """Return the number of the first group of each family, with all groups numbered consecutively."""
-    return [0, *accumulate(len(family.ranks) for family in families)]
+        ranks, groups, links = (np.arange(n, dtype=np.uint64) for n in (len(seeds), group_count, len(capacity)))
+    family_cells = {f.name: _cells(groups[first_group[f.name] :][: len(f.ranks)]) for f in families}
+    return Partition(_cells(ranks), family_cells, _cells(links))
 
 
 def _group_colours(
     families: Sequence[Family], all_traffic: Sequence[Traffic], starts: Mapping[str, int], count: int
 ) -> Colours:
-    """Return first colours of all groups: equal for groups of one family with the same latency and rate bound."""
+    """Return the initial colours of all groups: equal for groups of one family with equal latencies and bounds in all phases.
+
+    starts: number of the first group of each family. count: number of groups.
+    """
     colours = np.zeros(count, np.uint64)
     for i, family in enumerate(families):
         colours[starts[family.name] :][: len(family.ranks)] = _mix(np.array([1000 + i], np.uint64))
-    for i, t in enumerate(all_traffic):
-        own = colours[starts[t.family] :][: len(t.latency)]
-        own += _mix(_rounded(t.latency) ^ _mix(_rounded(t.bound)) ^ np.uint64(i))
+    for i, traffic in enumerate(all_traffic):
+        family_colours = colours[starts[traffic.family] :][: len(traffic.latency)]
+        family_colours += _mix(_rounded(traffic.latency) ^ _mix(_rounded(traffic.bound)) ^ np.uint64(i))
     return colours
 
 
 class _Edges(NamedTuple):
-    """Edges between groups and ranks or links: parallel arrays of ends, and a label for each edge."""
+    """Edges between groups and their ranks, or between groups and links, as columns (edges,)."""
 
-    beside: Ints
+    other: Ints
+    """Rank or link of each edge."""
     group: Ints
     label: Colours
+    """Hash of what distinguishes the edge: the rank's role in the group, or the load on the link."""
 
 
 def _members(families: Sequence[Family], starts: Mapping[str, int]) -> _Edges:
-    """Return the edges between ranks and their groups."""
+    """Return the edges between ranks and their groups. starts: number of the first group of each family."""
     edges = []
     for family in families:
-        groups, n = family.ranks.shape
-        label = np.tile(_mix(_roles(family, n).astype(np.uint64) + np.uint64(7)), groups)
-        edges.append(_Edges(family.ranks.ravel(), starts[family.name] + np.repeat(np.arange(groups), n), label))
-    return _joined(edges)
+        groups, size = family.ranks.shape
+        label = np.tile(_mix(_roles(family, size).astype(np.uint64) + np.uint64(7)), groups)
+        edges.append(_Edges(family.ranks.ravel(), starts[family.name] + np.repeat(np.arange(groups), size), label))
+    return _concatenated(edges)
 
 
-def _loading(loads: Sequence[Traffic], starts: Mapping[str, int]) -> _Edges:
-    """Return the edges between links and the groups that load them."""
-    return _joined(
-        [
-            _Edges(one.link, starts[one.family] + one.group, _mix(_rounded(one.weight) + np.uint64(31 + i)))
-            for i, one in enumerate(loads)
-        ]
-    )
-
-
-def _joined(edges: Sequence[_Edges]) -> _Edges:
-    """Return several sets of edges as one, in order."""
+def _concatenated(edges: Sequence[_Edges]) -> _Edges:
+    """Concatenate several sets of edges into one, in order."""
     none = _Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
     return _Edges(*map(np.concatenate, zip(none, *edges, strict=True)))
 
 
 def _roles(family: Family, n: int) -> Ints:
-    """Return a role for each position of a group (n,). Positions with one role are interchangeable."""
+    """Return a number for each position of a group of n ranks (n,). Positions with equal numbers are interchangeable.
+
+    All positions have 0, except in messages, and except positions with different shares of rows.
+    """
     if family.name.startswith("p2p"):
         return np.arange(n)
     return np.unique(family.shares, return_inverse=True)[1] if family.shares else np.zeros(n, np.int64)
@@ -129,42 +132,50 @@ def _roles(family: Family, n: int) -> Ints:
 def _refine(
     ranks: Colours, groups: Colours, links: Colours, members: _Edges, loads: _Edges
 ) -> tuple[Colours, Colours, Colours]:
-    """Give every vertex the multiset of its neighbours' colours until no colour splits.
+    """Return the colours of ranks, groups and links, refined by the colours of their neighbours until no colour splits.
 
-    Ranks and groups come first, which settles most jobs; links, with many more neighbours, follow afterwards.
+    Ranks and groups come first, which settles most jobs. Links, with many more neighbours, follow afterwards.
     """
     while True:
         while True:
-            groups = _hear(groups, ranks, members.group, members.beside, members.label)
-            fresh = _hear(ranks, groups, members.beside, members.group, members.label)
-            if len(distinct(fresh)) == len(distinct(ranks)):
+            groups = _with_neighbours(groups, ranks, members.group, members.other, members.label)
+            refined = _with_neighbours(ranks, groups, members.other, members.group, members.label)
+            if len(distinct(refined)) == len(distinct(ranks)):
                 break
-            ranks = fresh
-        links = _hear(links, groups, loads.beside, loads.group, loads.label)
-        fresh = _hear(groups, links, loads.group, loads.beside, loads.label)
-        if len(distinct(fresh)) == len(distinct(groups)):
+            ranks = refined
+        links = _with_neighbours(links, groups, loads.other, loads.group, loads.label)
+        refined = _with_neighbours(groups, links, loads.group, loads.other, loads.label)
+        if len(distinct(refined)) == len(distinct(groups)):
             return ranks, groups, links
-        groups = fresh
+        groups = refined
 
 
-def _hear(own: Colours, others: Colours, listens: Ints, speaks: Ints, label: Colours) -> Colours:
-    """Return new colours: a hash of the old colour and the sum of the neighbours' hashes, which does not depend on order."""
-    total = np.zeros_like(own)
-    for first in range(0, len(label), _BATCH):
-        part = slice(first, first + _BATCH)
-        said = others[speaks[part]]
-        said ^= label[part]
-        np.add.at(total, listens[part], _mix(said))
-    found = _mix(own)
-    found += _mix(total)
-    return found
+def _with_neighbours(
+    colours: Colours, neighbour_colours: Colours, receivers: Ints, senders: Ints, label: Colours
+) -> Colours:
+    """Return new colours: hashes of each old colour and the sum of the hashes of its edges, which does not depend on order.
+
+    receivers, senders, label: for each edge, the vertex, its neighbour (by index in `neighbour_colours`) and its label.
+    """
+    total = np.zeros_like(colours)
+    for begin in range(0, len(label), _BATCH):
+        batch = slice(begin, begin + _BATCH)
+        messages = neighbour_colours[senders[batch]]
+        messages ^= label[batch]
+        np.add.at(total, receivers[batch], _mix(messages))
+    refined = _mix(colours)
+    refined += _mix(total)
+    return refined
 
 
 def _mix(x: Colours) -> Colours:
     """Return 64-bit values scrambled by the finalizer of splitmix64 (Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     high = x >> np.uint64(30)
-    for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):  # in place: memory is what takes time
+    for factor, shift in (
+        (0xBF58476D1CE4E5B9, 27),
+        (0x94D049BB133111EB, 31),
+    ):  # in place, because memory limits the speed
         x ^= high
         x *= np.uint64(factor)
         np.right_shift(x, np.uint64(shift), out=high)
@@ -173,17 +184,17 @@ def _mix(x: Colours) -> Colours:
 
 
 def _rounded(x: NDArray[np.float64]) -> Colours:
-    """Return the bits of x without the last 16 of its mantissa: sums in another order stay equal (to 1e-11)."""
+    """Return the bits of x without the last 16 of its mantissa, so that sums in another order are equal (to 1e-11)."""
     return (np.ascontiguousarray(x, np.float64).view(np.uint64) + np.uint64(1 << 15)) >> np.uint64(16)
 
 
 def _cells(colours: Colours) -> Cells:
     """Return the cells of equal colours, numbered by their first member."""
-    kinds = distinct(colours)
-    of = np.searchsorted(kinds, colours)
-    first = np.zeros(len(kinds), np.int64)
-    first[of[::-1]] = np.arange(len(of))[::-1]  # of those that are written to one place the last one stays
+    distinct_colours = distinct(colours)
+    cell = np.searchsorted(distinct_colours, colours)
+    first = np.zeros(len(distinct_colours), np.int64)
+    first[cell[::-1]] = np.arange(len(cell))[::-1]  # of several values for one element the last one stays
     order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return Cells(rank[of], first[order], np.bincount(of, minlength=len(kinds))[order])
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    return Cells(number[cell], first[order], np.bincount(cell, minlength=len(distinct_colours))[order])
