@@ -108,6 +108,7 @@ local_batch_size = 1
 pipeline_parallel_degree = 2
 """
 EXAMPLES = Path(cs.__file__).parents[1] / "docs/examples"
+"""Folder of files that pages and tests read."""
 NCCL_LOG = """# Collective test starting: all_reduce_perf
 #  Rank  0 Group  0 Pid  1 on a device  0
 #  Rank  1 Group  0 Pid  1 on a device  1

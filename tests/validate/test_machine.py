@@ -1,6 +1,7 @@
 """A cluster that was measured: what its steps say of it, the file of that, and forecasts with it."""
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from math import exp, log, sqrt
@@ -8,7 +9,7 @@ from math import exp, log, sqrt
 import numpy as np
 import pytest
 import yaml
-from fuzz_tables import NCCL_LOG, TRACE
+from fuzz_tables import EXAMPLES, NCCL_LOG
 from validate_cases import said, write
 
 from clustersim.calibration.constants import SOFTWARE
@@ -386,7 +387,7 @@ def test_a_log_of_nccl_tests_tells_of_the_links(call, tmp_path):
 
 def test_a_trace_tells_of_kernels(call, tmp_path):
     write(tmp_path / "runs.csv", {"sec_per_iter": "0.1"})
-    (tmp_path / "trace.json").write_text(json.dumps(TRACE))
+    shutil.copy(EXAMPLES / "trace.json", tmp_path)
     code, out, err = call("calibrate", "runs.csv", "--trace", "trace.json", "--json")
     assert code == 0, err
     names = [one["name"] for one in json.loads(out)["measurements"]]
