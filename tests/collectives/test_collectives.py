@@ -168,21 +168,6 @@ def test_one_rank_has_nothing_to_send(algorithm: str) -> None:
         assert model.phases(algorithm, op, Group(1, ())) == ()
 
 
-LARGE = {"halving_doubling": Group(16384, (8, 2048))} | dict.fromkeys(
-    ("deepep", "hybridep"), Group(2560, (8, 4, 8, 2, 5))
-)
-"""Large groups of algorithms that need a power of two, or list every pair of nodes (at 30,720 ranks 10 GB)."""
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_phases_of_a_large_group_are_kept_and_read_only(algorithm: str) -> None:
-    n, levels = LARGE.get(algorithm, Group(30720, (8, 4, 96, 2, 5)))[:2]
-    for op in module(algorithm).OPS:
-        phases = model.phases(algorithm, op, Group(n, levels))
-        assert not any(array.flags.writeable for phase in phases for array in phase[1:])
-        assert model.phases(algorithm, op, Group(n, levels)) is phases
-
-
 REFUSED = {
     ("ring", "all_to_all", Group(4, (4,))): (
         "ring cannot do all_to_all, only all_gather, all_reduce, broadcast, reduce, reduce_scatter; "
@@ -203,14 +188,6 @@ def test_what_cannot_be_done_is_said(algorithm: str, op: str, group: Group) -> N
     with pytest.raises(InputError) as caught:
         model.phases(algorithm, op, group)
     assert str(caught.value) == REFUSED[algorithm, op, group]
-
-
-def test_an_algorithm_from_outside() -> None:
-    with plugins.permitted("clustersim.collectives.algorithms.ring:phases"):
-        (phase,) = model.phases("clustersim.collectives.algorithms.ring:phases", "all_reduce", Group(4, (4,)))
-        assert phase.rounds == 6
-        with pytest.raises(InputError, match="cannot do all_to_all"):
-            model.phases("phases", "all_to_all", Group(4, (4,)))
 
 
 @pytest.mark.parametrize("name", sorted(plugins.names(model.ROOM)))

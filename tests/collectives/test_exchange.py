@@ -18,7 +18,6 @@ from clustersim.collectives.model import AllPairs
 from clustersim.config.yaml import parse
 from clustersim.engine.network import Tenant, demand, folded
 from clustersim.engine.traffic import Family
-from clustersim.errors import InputError
 from clustersim.model.operator import Collective
 from clustersim.model.sharding import zipf_shares
 from clustersim.topology.build import build, load
@@ -185,14 +184,3 @@ def test_many_groups(groups, n):
     load = np.bincount(found.link, found.weight, len(topology.capacity))[nics.first : nics.first + nics.links]
     np.testing.assert_allclose(load, (n - 8) / n, atol=1e-9)
     assert len(found.link) < 1_000_000
-
-
-def test_too_many_different_routes_are_refused():
-    """A hash tells every pair of NICs apart."""
-    topology = build(parse(LARGE.replace("mode: adaptive", "mode: ecmp, seed: 1"), "large.yaml"))
-    with pytest.raises(InputError) as caught:
-        traffic(topology, Family("ep", np.arange(30720)[None], (30720,), "direct"), "all_to_all")
-    assert str(caught.value) == (
-        "the routing and the faults of this cluster give the pairs of an all-to-all 117964800 different routes, more than "
-        "8388608 at once; use smaller groups, or adaptive routing"
-    )

@@ -10,7 +10,7 @@ from clustersim import plugins
 from clustersim.collectives.levels import by_node
 from clustersim.collectives.nccl import request, table
 from clustersim.config.yaml import parse
-from clustersim.errors import ConfigError, InputError
+from clustersim.errors import ConfigError
 from clustersim.topology.build import build
 from clustersim.topology.model import Topology
 
@@ -132,8 +132,3 @@ def test_the_launch_of_the_command_line_is_that_of_the_file():
     asked, written = request.forced(cluster(4), launch="24us"), cluster(4, extra="nccl: {launch: 24us}")
     rows = [table.line(t, np.arange(16), "all_reduce", 1 << 20, algorithm="hierarchical") for t in (asked, written)]
     assert rows[0].time == rows[1].time
-
-
-def test_one_gpu_has_nobody():
-    with pytest.raises(InputError, match="a collective needs two GPUs or more; one has no peer"):
-        table.line(cluster(4), np.arange(1), "all_reduce", 8, algorithm="hierarchical")

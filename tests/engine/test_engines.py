@@ -260,10 +260,3 @@ def test_an_extension_built_from_another_source_is_not_used(monkeypatch):
         assert isinstance(new_loop(CAPACITY, []), Loop)
     finally:
         extension._is_current.cache_clear()
-
-
-def test_the_loop_processes_no_event_for_what_shares_no_link():
-    send = moving([0], 10.0, 10.0)
-    job = Step([program(*[(task("F", 1.0), task("a", send, stream="a"))] * 50)], {}).job()
-    [[found]] = looped([job])
-    assert found.events == found.solves == 0

@@ -57,20 +57,6 @@ moves = st.builds(
 segments = st.lists(st.tuples(st.floats(0, 3), moves), min_size=1, max_size=4)
 
 
-def test_only_what_was_slowed_has_ends_of_its_own():
-    env = simpy.Environment()
-    fabric, ends = Fabric(env, [10.0]), []
-    for at in (0.0, 6.0):  # one transfer of the first activity meets the newcomer, the second one nobody
-        simpy.Timeout(env, at).callbacks.append(
-            lambda _: fabric.start(activity_of([Segment(1.0, flow(10.0))] * 2), ends.append)
-        )
-    simpy.Timeout(env, 1.0).callbacks.append(
-        lambda _: fabric.start(activity_of([Segment(0.0, flow(10.0))]), ends.append)
-    )
-    env.run()
-    assert ends == [pytest.approx([1, 3]), pytest.approx([1, 3, 4, 5]), None]
-
-
 def activity(parts):
     def bound(loads):
         return min(10.0 / weight for _, weight in loads)

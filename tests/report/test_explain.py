@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from pathlib import Path
 
 import output_cases
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from clustersim.config.shipped import find
 from clustersim.explain.explanation import explained
 from clustersim.optimization.neighbours import what_ifs
-from clustersim.question import StepQuestion, StoredRun
+from clustersim.question import StepQuestion
 from clustersim.simulation import Simulator
 from clustersim.simulation import simulate as forecast
 
@@ -222,17 +221,3 @@ def test_the_guilty_nic_of_512_gpus_is_named_first(files, tmp_path, call):
     first = lines[lines.index(next(line for line in lines if line.startswith("what if"))) + 1]
     assert first.startswith("  healed: nic[137] at 6 GB/s ")
     assert len(lines[: lines.index("")]) <= 12
-
-
-def test_what_is_explained_is_what_was_run(files, call):
-    split = "--tp", "4", "--set", "parallelism.overlap.p2p=true"
-    code, _, err = call("run", *map(str, files), *split, "--out", "result", "--quiet", "--no-fold")
-    assert (code, err) == (0, "")
-    asked = StoredRun.of(Path("result")).question
-    assert (asked.overrides, asked.fold) == ({"parallelism.tp": 4, "parallelism.overlap.p2p": "true"}, False)
-    manifest = json.loads(Path("result/manifest.json").read_text())
-    manifest["inputs"]["workload"]["sha256"] = "0"
-    Path("result/manifest.json").write_text(json.dumps(manifest))
-    code, out, err = call("explain", "result")
-    assert (code, out) == (2, "")
-    assert "has changed since result was written; run it again: clustersim run" in err

@@ -67,13 +67,6 @@ def test_the_fastest_point_is_said_first(chromium, explorer):
         assert found.page.locator(".lead").bounding_box()["y"] < 200
 
 
-def test_axes_that_are_wider_than_the_window_say_so(chromium, explorer):
-    hint = "#parallel .hint"
-    for width, seen in ((380, True), (1400, False)):
-        with opened(chromium, explorer, width) as found:
-            assert found.page.locator(hint).is_visible() == seen, width
-
-
 def test_paper_cuts_no_picture_and_shows_no_button_to_copy(chromium, explorer):
     """Pages of paper are narrower than the window that the pictures were drawn for."""
     with opened(chromium, explorer) as found:

@@ -52,15 +52,6 @@ def test_it_opens_quietly_fits_and_can_be_read(chromium, report, width, scheme):
         assert [one for one in words.split("/") if one not in text] == []
 
 
-def test_the_numbers_are_those_of_the_run(chromium, report, result):
-    with opened(chromium, report) as found:
-        text = found.page.inner_text("main")
-        assert f"{result.summary['step_time_s']:.2f} s" in text
-        assert f"{result.summary['tokens_per_s']:,.0f} tokens/s" in text
-        assert f"MFU {100 * result.summary['mfu']:.1f} %" in text
-        assert "clustersim run superpod_h100_128 llama3_70b --pp 4" in text
-
-
 def test_the_answer_is_seen_first(chromium, report, why):
     """Where the step goes, the bottleneck link and the best what-ifs stand in the first window."""
     with opened(chromium, report) as found:
