@@ -20,7 +20,7 @@ from clustersim.hardware import gpus  # noqa: E402
 from clustersim.lab.data import own_measurements  # noqa: E402
 from clustersim.lab.data.own_measurements import COLUMNS, read  # noqa: E402
 from clustersim.lab.measure import cases, decoder, device, profile, timing  # noqa: E402
-from clustersim.lab.measure.cases import GPT3, LLAMA70, Trial, linears  # noqa: E402
+from clustersim.lab.measure.cases import DECODERS, Trial, linears  # noqa: E402
 from clustersim.lab.measure.log import KEY, WHOLE_COLUMNS, WHOLE_KEY, MeasurementLog  # noqa: E402
 from clustersim.lab.measure.profile import Bench, MeasurementPlan  # noqa: E402
 from clustersim.lab.measure.runners import BUILDERS  # noqa: E402
@@ -62,7 +62,7 @@ def test_every_step_runs_on_a_cpu(suite, cpu, tmp_path):
         _all_run(suite, cpu, tmp_path)
 
 
-MIXTURE = small_trial(next(profile.mixture_steps())).model
+MIXTURE = small_trial(cases.trials(["mixtures"])[0]).model
 
 
 def test_experts_in_groups_and_one_by_one_give_the_same(cpu):
@@ -126,20 +126,20 @@ def test_suites_are_plain_and_complete():
     assert len({(c.kernel, c.layout, c.note) for c in every}) == len(every)
     assert max(c.kernel.flop for c in every) <= cases.MOST_FLOP
     columns([c.kernel for c in every])
-    assert {t.mode for t in profile.trials(["models"])} == {"eager", "compiled"}
+    assert {t.mode for t in cases.trials(["models"])} == {"eager", "compiled"}
 
 
 def test_linears_of_a_rank_are_megatrons():
-    assert {one.name: one[1:] for one in linears(GPT3, 8)} == {
+    assert {one.name: one[1:] for one in linears(DECODERS["gpt3-175b"], 8)} == {
         "qkv": (12288, 4608),
         "projection": (1536, 12288),
         "fc1": (12288, 6144),
         "fc2": (6144, 12288),
         "logits": (12288, 6400),
     }
-    assert linears(LLAMA70, 8)[0][1:] == (8192, 1024 + 2 * 128)
-    assert LLAMA70.parameters == pytest.approx(70.55e9, rel=1e-3)
-    assert GPT3.parameters == pytest.approx(175e9, rel=0.01)
+    assert linears(DECODERS["llama3-70b"], 8)[0][1:] == (8192, 1024 + 2 * 128)
+    assert DECODERS["llama3-70b"].parameters == pytest.approx(70.55e9, rel=1e-3)
+    assert DECODERS["gpt3-175b"].parameters == pytest.approx(175e9, rel=0.01)
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn", "nt"])

@@ -1,11 +1,13 @@
-"""The measured cases as data: kernels (`Case`) in suites by kind, and whole layers or training steps (`Trial`)."""
+"""The measured cases of `cases.yaml`: kernels (`Case`) in suites by kind, and whole layers or training steps (`Trial`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from clustersim.config.yaml import read_packaged
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 
 ACCUMULATE = "fp32 accumulate"
@@ -94,26 +96,19 @@ class Trial(NamedTuple):
     tier: int = 0
 
 
-GPT3 = DecoderShape("gpt3-175b", 96, 12288, 96, 96, 49152, 51200, False)
-LLAMA8 = DecoderShape("llama3-8b", 32, 4096, 32, 8, 14336, 128_256, True)
-LLAMA70 = DecoderShape("llama3-70b", 80, 8192, 64, 8, 28672, 128_256, True)
-LLAMA405 = DecoderShape("llama3-405b", 126, 16384, 128, 8, 53248, 128_256, True)
-SEQ = {GPT3: 2048, LLAMA8: 8192, LLAMA70: 8192, LLAMA405: 8192}
-USUAL = ((LLAMA8, 1), (LLAMA70, 8), (GPT3, 8), (LLAMA405, 8), (LLAMA70, 4))
-"""Models and the tensor-parallel sizes of their training."""
+TABLE: Mapping[str, Any] = read_packaged(Path(__file__).with_name("cases.yaml")).data
+"""Suites, and the decoders and operators that they name."""
+DECODERS = {name: DecoderShape(name, **shape) for name, shape in TABLE["decoders"].items()}
+"""{name: decoder}"""
+Row = dict[str, Any]
+"""Values of one case by key of the file."""
 
-BELOW_2B = (
-    DecoderShape("gpt-0.3b", 24, 1024, 16, 16, 4096, 50304, False),
-    DecoderShape("gpt-1.3b", 24, 2048, 16, 16, 8192, 50304, False),
-    DecoderShape("llama-1b", 16, 2048, 32, 8, 8192, 128_256, True),
-)
-"""Models whose training step is measured eager and compiled, and traced kernel by kernel."""
 
-MIXTURES = (
-    DecoderShape("qwen3-moe", 4, 2048, 16, 4, 768, 32_000, True, 128, 8),
-    DecoderShape("mixtral", 2, 4096, 32, 8, 14336, 32_000, True, 8, 2),
-)
-"""Mixtures of experts with few layers, so that a training step fits one GPU: the experts of Qwen3-30B-A3B and Mixtral-8x7B."""
+def rows(suite: str) -> Iterator[Row]:
+    """Yield the rows of a suite, one for each combination of the values in an entry's lists."""
+    for entry in TABLE[suite]:
+        lists = (value if isinstance(value, list) else [value] for value in entry.values())
+        yield from ({"tier": 0, **dict(zip(entry, values, strict=True))} for values in product(*lists))
 
 
 class Linear(NamedTuple):
@@ -137,67 +132,21 @@ def linears(model: DecoderShape, tp: int) -> tuple[Linear, ...]:
     )
 
 
-def borders() -> Iterator[tuple[int, int, int]]:
-    """Yield (m, n, k) around multiples of tiles (64 to 256) and waves (108 to 148 SMs), and thin and short GEMMs."""
-    for side in (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384):
-        yield side, side, side
-    for offset in (-128, -64, -8, 8, 64, 128):
-        yield 4096 + offset, 4096, 4096
-        yield 4096, 4096 + offset, 4096
-        yield 4096, 4096, 4096 + offset
-    for tiles in (108, 114, 132, 133, 142, 144, 148, 264, 265):
-        yield 128 * tiles, 256, 4096
-    for reduction in (64, 128, 256, 512, 1024, 2048, 16384, 65536):
-        yield 4096, 4096, reduction
-    for rows in (16, 64, 128, 192, 320, 640):
-        yield rows, 8192, 8192
-    for columns in (64, 128, 192, 320, 640):
-        yield 8192, columns, 8192
-
-
-def attentions(
-    batch: int, heads: int, kv: int, seq: int, dim: int, causal: bool, note: str, tier: int
-) -> Iterator[Case]:
-    """Yield the forward and the backward kernel of attention in bf16, by the library `note`."""
+def attention_cases(row: Row) -> Iterator[Case]:
+    """Yield the forward and the backward kernel of attention in bf16, causal by default, by the library `note`."""
+    (heads, kv_heads), seq = row["heads"], row["seq"]
+    batch, causal = max(1, row["tokens"] // seq), row.get("causal", True)
     for op in ("forward", "backward"):
-        kernel = attention(op, "bf16", batch, heads, kv, seq, seq, dim, causal)
-        yield Case("attention", kernel, note=note, tier=tier)
+        kernel = attention(op, "bf16", batch, heads, kv_heads, seq, seq, row["dim"], causal)
+        yield Case("attention", kernel, note=row.get("note", "flash"), tier=row["tier"])
 
 
-def attention_cases() -> Iterator[Case]:
-    """Yield attention kernels. Of equal ones the first counts."""
-    for model, tp in USUAL:
-        heads, kv = model.heads // tp, max(1, model.kv_heads // tp)
-        yield from attentions(1, heads, kv, SEQ[model], model.dim, True, "flash", 0)
-    for seq in (1024, 2048, 4096, 16384, 32768):
-        yield from attentions(max(1, 16384 // seq), 16, 16, seq, 128, True, "flash", 0 if seq <= 4096 else 1)
-    for batch, heads, kv, seq in ((1, 32, 8, 8192), (4, 16, 16, 4096), (1, 16, 2, 16384)):
-        yield from attentions(batch, heads, kv, seq, 128, True, "cudnn", 1)
-    for seq in (1024, 2048, 4096, 8192, 16384):
-        for heads, kv in ((8, 8), (32, 8), (64, 8), (128, 16)):
-            for dim in (64, 128):
-                for causal in (True, False):
-                    yield from attentions(max(1, 8192 // seq), heads, kv, seq, dim, causal, "flash", 2)
-
-
-def ring_cases() -> Iterator[Case]:
-    """Yield the kernels of a rank in a causal ring: own tokens, then half of the keys or of the queries of another rank."""
-    for tier, own in ((0, 4096), (0, 8192), (0, 16384), (1, 32768)):
-        for queries, keys in ((own, own), (own, own // 2), (own // 2, own)):
-            for op, note in product(("forward", "backward"), ("flash", "cudnn")):
-                kernel = attention(op, "bf16", 1, 32, 8, queries, keys, 128, queries == keys)
-                yield Case("attention", kernel, note=note, tier=tier)
-
-
-def head_cases() -> Iterator[Case]:
-    """Yield causal attention by head dimension and by each library in PyTorch, 8,192 tokens with 1,024 to 2,048 features."""
-    for tier, seq in ((0, 2048), (0, 8192), (1, 1024)):
-        for dim in (64, 72, 96, 128):
-            for note in ("flash", "cudnn", "efficient"):
-                yield from attentions(8192 // seq, 16, 16, seq, dim, True, note, tier)
-    for note in ("flash", "cudnn"):
-        yield from attentions(1, 32, 8, 8192, 128, True, note, 0)
-        yield from attentions(4, 16, 16, 2048, 128, False, note, 1)
+def ring_cases(row: Row) -> Iterator[Case]:
+    """Yield the kernels of a rank in a ring, for halves of its own number of queries and of keys."""
+    queries, keys = (row["own"] * halves // 2 for halves in row["halves"])
+    for op in ("forward", "backward"):
+        kernel = attention(op, "bf16", 1, 32, 8, queries, keys, 128, queries == keys)
+        yield Case("attention", kernel, note=row["note"], tier=row["tier"])
 
 
 LAYOUT = {"forward": "tn", "dgrad": "nn", "wgrad": "nt"}
@@ -211,199 +160,121 @@ def sides(rows: int, inputs: int, outputs: int) -> Iterator[tuple[str, int, int,
     yield "wgrad", outputs, inputs, rows
 
 
-def products(rows: int, inputs: int, outputs: int, dtype: str, tier: int) -> Iterator[Case]:
-    """Yield a linear layer's three GEMMs in their layouts. fp8 ones are all tn, because their operands are transposed before."""
-    for op, m, n, k in sides(rows, inputs, outputs):
-        kernel = gemm("linear", op, dtype, 1, m, n, k, output=2)
-        yield Case("gemm", kernel, "tn" if dtype == "fp8" else LAYOUT[op], tier=tier)
+def product_case(op: str, shape: Sequence[int], dtype: str, tier: int) -> Case:
+    """Return a GEMM of a linear layer, m×k by k×n, in its layout. shape: m, n, k.
+
+    fp8 GEMMs write 16 bits, and are all tn because their operands are transposed before.
+    """
+    m, n, k = shape
+    kernel = gemm("linear", op, dtype, 1, m, n, k, output=2 if dtype == "fp8" else 0)
+    return Case("gemm", kernel, "tn" if dtype == "fp8" else LAYOUT[op], tier=tier)
 
 
-def forward(m: int, n: int, k: int, dtype: str = "bf16", tier: int = 0) -> Case:
-    """Return a forward GEMM of a linear layer; fp8 ones write 16 bits."""
-    kernel = gemm("linear", "forward", dtype, 1, m, n, k, output=2 if dtype == "fp8" else 0)
-    return Case("gemm", kernel, "tn", tier=tier)
-
-
-def product_cases() -> Iterator[Case]:
-    """Yield GEMMs. Of equal ones the first counts."""
-    for model, tp in USUAL:
-        for linear in linears(model, tp):
-            yield from products(SEQ[model], linear.inputs, linear.outputs, "bf16", 0)
-    for model in BELOW_2B:
-        for linear in linears(model, 1):
-            yield from products(8192, linear.inputs, linear.outputs, "bf16", 0)
-    for model, tp in USUAL:
-        for linear in linears(model, tp):
-            added = gemm("linear", "wgrad", "bf16", 1, linear.outputs, linear.inputs, SEQ[model], 4)
-            yield Case("gemm", added, "nt", ACCUMULATE, 0 if model is LLAMA8 else 1)
-            yield from products(SEQ[model], linear.inputs, linear.outputs, "fp8", 0 if model is LLAMA70 else 1)
-    for m, n, k in borders():
-        yield forward(m, n, k, tier=1)
-    for model in (LLAMA8, GPT3, LLAMA70, LLAMA405):
-        for tp in (1, 2, 4, 8):
-            for micro_batch in (1, 2, 4):
-                for linear in linears(model, tp):
-                    yield from products(micro_batch * SEQ[model], linear.inputs, linear.outputs, "bf16", 2)
-    for linear in linears(GPT3, 8):
-        yield from products(SEQ[GPT3], linear.inputs, linear.outputs, "fp16", 2)
-    yield from batched()
-
-
-def batched() -> Iterator[Case]:
-    """Yield the batched GEMMs of unfused attention."""
-    for batch, seq, dim in ((12, 2048, 128), (96, 2048, 128), (48, 2048, 64), (16, 4096, 128), (64, 1024, 64)):
+def product_cases(row: Row) -> Iterator[Case]:
+    """Yield the GEMMs of a decoder's linear layers, one of sides m, n and k, or the batched GEMMs of unfused attention."""
+    dtype, tier = row.get("dtype", "bf16"), row["tier"]
+    if "bmm" in row:
+        batch, seq, dim = row["bmm"]
         for op, shape, layout in (("scores", (seq, seq, dim), "tn"), ("context", (seq, dim, seq), "nn")):
-            yield Case("gemm", gemm("bmm", op, "bf16", batch, *shape), layout, tier=1)
-        yield Case("gemm", gemm("bmm", "scores_wgrad", "bf16", batch, seq, dim, seq), "nt", tier=1)
+            yield Case("gemm", gemm("bmm", op, dtype, batch, *shape), layout, tier=tier)
+        yield Case("gemm", gemm("bmm", "scores_wgrad", dtype, batch, seq, dim, seq), "nt", tier=tier)
+    elif "decoder" not in row:
+        yield product_case("forward", [row.get(side) or row["side"] for side in ("m", "n", "k")], dtype, tier)
+    else:
+        for linear in linears(DECODERS[row["decoder"]], row["tp"]):
+            if row.get("accumulate"):
+                added = gemm("linear", "wgrad", dtype, 1, linear.outputs, linear.inputs, row["tokens"], 4)
+                yield Case("gemm", added, "nt", ACCUMULATE, tier)
+            else:
+                each = sides(row["tokens"], linear.inputs, linear.outputs)
+                yield from (product_case(op, shape, dtype, tier) for op, *shape in each)
 
 
-EXPERTS = {
-    "qwen3-30b-a3b": (128, 8, 2048, 768),
-    "mixtral-8x7b": (8, 2, 4096, 14336),
-    "mixtral-8x22b": (8, 2, 6144, 16384),
-    "deepseek-v3": (256, 8, 7168, 2048),
-}
-"""Number of experts, experts per token, hidden size, width of an expert."""
+def grouped_cases(row: Row) -> Iterator[Case]:
+    """Yield forward, dgrad and wgrad of both linear layers of the experts of one of `ep` ranks, with balanced routing."""
+    (experts, topk, hidden, ffn), ep = row["experts"], row["ep"]
+    count, tokens = experts // ep, row["tokens"] * topk // experts * ep
+    for inputs, outputs in ((hidden, 2 * ffn), (ffn, hidden)) if experts % ep == 0 else ():
+        for op, m, n, k in sides(tokens, inputs, outputs):
+            yield Case("grouped", gemm("grouped_gemm", op, "bf16", count, m, n, k), LAYOUT[op], tier=row["tier"])
+            narrow = gemm("grouped_gemm", op, "fp8", count, m, n, k, output=2)
+            yield Case("grouped", narrow, "tn", tier=row["tier"])
 
 
-def grouped_cases() -> Iterator[Case]:
-    """Yield forward, dgrad and wgrad of both linear layers of the experts, with balanced routing."""
-    for tier, name, ep, tokens in (
-        *((0, "mixtral-8x7b", ep, 8192) for ep in (1, 8)),
-        *((0, "qwen3-30b-a3b", ep, 8192) for ep in (1, 8)),
-        *((0, "deepseek-v3", ep, 8192) for ep in (8, 32)),
-        *((1, name, ep, tokens) for name in EXPERTS for ep in (4, 16) for tokens in (4096, 16384)),
-    ):
-        experts, topk, hidden, ffn = EXPERTS[name]
-        count, rows = experts // ep, tokens * topk // experts * ep
-        for inputs, outputs in ((hidden, 2 * ffn), (ffn, hidden)) if experts % ep == 0 else ():
-            for op, m, n, k in sides(rows, inputs, outputs):
-                yield Case("grouped", gemm("grouped_gemm", op, "bf16", count, m, n, k), LAYOUT[op], tier=tier)
-                yield Case("grouped", gemm("grouped_gemm", op, "fp8", count, m, n, k, output=2), "tn", tier=tier)
+EMBEDDING_ROWS = 128_256
+"""Rows of the table whose gradient the backward pass of an embedding clears."""
 
 
-def _vectors(
-    kind: str, ops: Mapping[str, tuple[float, float]], rows: int, columns: int, dtype: str, tier: int, note: str = ""
-) -> Iterator[Case]:
-    """Yield vector kernels of rows×columns. ops: {operator: (FLOP, bytes) of an element}; some have a runner of their own."""
-    for op, (flop, traffic) in ops.items():
-        kernel = vector(kind, op, dtype, rows, columns, flop, traffic)  # type: ignore[arg-type]
-        yield Case("memory" if op in LOOKUPS or op in UPDATES else "vector", kernel, note=note, tier=tier)
+def vector_cases(row: Row) -> Iterator[Case]:
+    """Yield the vector kernels of a group of operators, of rows×columns."""
+    group, (height, width), dtype = TABLE["groups"][row["ops"]], row["shape"], row.get("dtype", "bf16")
+    for op, (flop, traffic) in group["ops"].items():
+        kernel = vector(group["kind"], op, dtype, height, width, float(flop), float(traffic))
+        if op == "embedding_backward":
+            kernel = kernel._replace(bytes=kernel.bytes + 2.0 * EMBEDDING_ROWS * width)
+        yield Case(group.get("runner", "vector"), kernel, note=row.get("note", ""), tier=row["tier"])
 
 
-NORMS = {
-    op + way: (6.0 * (1 + bool(way)), t)
-    for op in ("layernorm", "rmsnorm")
-    for way, t in (("", 4.0), ("_backward", 10.0))
-}
-POINTWISE = {
-    **dict.fromkeys(("add", "mul"), (1.0, 6.0)),
-    **{op + way: (1.0, t) for op in ("gelu", "silu") for way, t in (("", 4.0), ("_backward", 6.0))},
-}
-FUSED = {"swiglu": (1.0, 6.0), "swiglu_backward": (1.0, 10.0), "bias_dropout_add": (1.0, 7.0), "rope": (1.0, 4.0)}
-COPIES = {"dropout": (0.0, 5.0), "to_fp32": (0.0, 6.0), "from_fp32": (0.0, 6.0), "copy": (0.0, 4.0)}
-LOOKUPS = {"embedding": (0.0, 4.0), "permute": (0.0, 4.0), "unpermute": (0.0, 8.0)}
-UPDATES = {"adam": (0.0, 28.0), "gradient_norm": (0.0, 4.0), "gradient_scale": (0.0, 8.0), "zero_gradients": (0.0, 4.0)}
-SOFTMAX = {"softmax": (5.0, 4.0), "softmax_backward": (5.0, 6.0)}
-LOG_SOFTMAX = {"log_softmax": (5.0, 8.0), "log_softmax_backward": (5.0, 12.0)}
-"""{operator: (FLOP, bytes) of an element}"""
-
-
-def vector_cases() -> Iterator[Case]:
-    """Yield vector kernels at common model widths, softmax of scores and logits, and the kernels of an optimizer step."""
-    for tier, rows, columns in ((0, 8192, 8192), (0, 2048, 12288), (1, 8192, 4096), (1, 16384, 16384), (2, 1024, 4096)):
-        yield from _vectors("layernorm", NORMS, rows, columns, "bf16", tier)
-        yield from _vectors("elementwise", POINTWISE, rows, columns, "bf16", tier)
-        yield from _vectors("elementwise", FUSED, rows, columns, "bf16", 1 + (tier > 0), COMPILED)
-        yield from _vectors("memory", COPIES, rows, columns, "bf16", tier)
-        yield from _vectors("memory", LOOKUPS, rows, columns, "bf16", tier)
-    for rows, columns in ((16 * 2048, 2048), (32 * 4096, 4096), (8192, 128)):
-        yield from _vectors("softmax", SOFTMAX, rows, columns, "bf16", 1)
-    for entries in (32_000, 50_304, 128_256, 256_000):
-        yield from _vectors("softmax", LOG_SOFTMAX, 4096, entries, "fp32", 0 if entries == 128_256 else 1)
-    for tier, parameters in ((0, 500_000_000), (1, 100_000_000), (1, 1_000_000_000)):
-        yield from _vectors("memory", UPDATES, 1, parameters, "fp32", tier)
-    for rows, columns in ((8192, 4096), (8192, 8192)):
-        dense = vector("memory", "embedding_backward", "bf16", rows, columns, 0.0, 6.0)
-        yield Case("memory", dense._replace(bytes=dense.bytes + 2.0 * 128_256 * columns), tier=1)
-
-
-PROVIDED = {
-    "rmsnorm": ("layernorm", 4.0, 6.0),
-    "layernorm": ("layernorm", 4.0, 6.0),
-    "add": ("elementwise", 6.0, 0.0),
-    "rope": ("elementwise", 4.0, 4.0),
-    "gelu": ("elementwise", 4.0, 6.0),
-    "geglu": ("elementwise", 6.0, 10.0),
-    "swiglu": ("elementwise", 6.0, 10.0),
-    "softmax": ("softmax", 4.0, 6.0),
-    "cross_entropy": ("softmax", 2.0, 4.0),
-}
-"""Operators of several libraries: kind, and the bytes per element that the forward and backward pass must move; 0 for a backward
-pass without a kernel."""
-WIDE, SCORES, LOGITS = ("gelu", "geglu", "swiglu"), "softmax", "cross_entropy"
-
-
-def provider_cases() -> Iterator[Case]:
-    """Yield training operators by provider, forward and backward. Rows are tokens; for softmax the queries of all heads."""
-    for tier, tokens, hidden, ffn, vocab in ((0, 8192, 4096, 14336, 50304), (1, 16384, 2560, 10240, 128_256)):
-        for note in ("", LIGER, COMPILED):
-            for op, (kind, forward, backward) in PROVIDED.items():
-                rows = 4 * tokens if op == SCORES else tokens
-                columns = ffn if op in WIDE else 2048 if op == SCORES else vocab if op == LOGITS else hidden
-                columns = 5 * columns // 4 if op == "rope" else columns  # four heads of queries to one of keys
-                for way, traffic in (("", forward), ("_backward", backward)):
-                    kernel = vector(kind, op + way, "bf16", rows, columns, 1.0, traffic)  # type: ignore[arg-type]
-                    if traffic:
-                        yield Case("provided", kernel, note=note, tier=tier)
+def provider_cases(row: Row) -> Iterator[Case]:
+    """Yield training operators by library, forward and backward. Rows are tokens; for softmax the queries of all heads."""
+    widths = {**row, "keys": 2048}
+    for op, (kind, forward, backward, width) in TABLE["provided"].items():
+        tokens = row["tokens"] * (4 if width == "keys" else 1)
+        columns = widths[width] * (5 if op == "rope" else 4) // 4  # four heads of queries to one of keys
+        for way, traffic in (("", forward), ("_backward", backward)):
+            if traffic:
+                kernel = vector(kind, op + way, "bf16", tokens, columns, 1.0, float(traffic))
+                yield Case("provided", kernel, note=row["note"], tier=row["tier"])
 
 
 def duties() -> Iterator[DutyCase]:
-    """Yield kernels that are repeated for seconds: GEMMs at several shares of time, transformer GEMMs, attention, copies."""
-    bf16, fp8 = forward(8192, 8192, 8192), forward(8192, 8192, 8192, "fp8")
-    attend = {op: attention(op, "bf16", 1, 32, 8, 8192, 8192, 128, True) for op in ("forward", "backward")}
-    yield DutyCase(bf16, seconds=10.0)
-    yield DutyCase(fp8)
-    yield DutyCase(bf16, 0.75)
-    yield DutyCase(bf16, 0.75, "copy")
-    yield DutyCase(forward(8192, 28672, 4096))
-    yield DutyCase(Case("attention", attend["forward"], note="cudnn"))
-    for one, shares in ((bf16, (0.5, 0.25)), (fp8, (0.75, 0.5, 0.25))):
-        for share in shares:
-            yield DutyCase(one, share, tier=1)
-            yield DutyCase(one, share, "copy", tier=1)
-    for m, n, k in ((8192, 4096, 14336), (2048, 6144, 12288), (16384, 3072, 1024), (4096, 4096, 4096)):
-        yield DutyCase(forward(m, n, k), tier=1)
-    yield DutyCase(Case("gemm", gemm("linear", "wgrad", "bf16", 1, 8192, 8192, 8192), "nt"), tier=1)
-    yield DutyCase(forward(8192, 28672, 8192, "fp8"), tier=1)
-    for side, dtype in ((8192, "fp16"), (8192, "tf32"), (4096, "fp32"), (8192, "fp32")):
-        yield DutyCase(forward(side, side, side, dtype), tier=1)
-    for note, op in (("flash", "forward"), ("cudnn", "backward")):
-        yield DutyCase(Case("attention", attend[op], note=note), tier=1)
-    yield DutyCase(Case("vector", vector("memory", "copy", "bf16", 8192, 8192, 0.0, 4.0)), tier=1)
-    yield DutyCase(Case("vector", vector("elementwise", "gelu", "bf16", 8192, 8192, 1.0, 4.0)), tier=1)
+    """Yield kernels that are repeated for seconds."""
+    for row in rows("duty"):
+        if "gemm" in row:
+            case = product_case(row.get("op", "forward"), row["gemm"], row.get("dtype", "bf16"), 0)
+        elif "attention" in row:
+            case = Case(
+                "attention", attention(row["attention"], "bf16", 1, 32, 8, 8192, 8192, 128, True), note=row["note"]
+            )
+        else:
+            case = Case("vector", vector(row["kind"], row["vector"], "bf16", 8192, 8192, float(row["flop"]), 4.0))
+        yield DutyCase(case, row.get("share", 1.0), row.get("filler", "idle"), row.get("seconds", 5.0), row["tier"])
 
 
 MOST_FLOP = 2e13
 """Largest FLOP of a case: 20 to 40 ms on a GPU with 600 to 1,000 TFLOP/s."""
 
-SUITES: dict[str, Callable[[], Iterable[Case]]] = {
+SUITES: dict[str, Callable[[Row], Iterable[Case]]] = {
     "gemm": product_cases,
     "attention": attention_cases,
     "vector": vector_cases,
     "grouped": grouped_cases,
-    "heads": head_cases,
+    "heads": attention_cases,
     "rings": ring_cases,
     "providers": provider_cases,
 }
+"""{suite of kernels: function from a row to its cases}"""
+TRIALS = ("launch", "models", "mixtures")
+"""Suites of trials."""
 
 
 def cases(names: Iterable[str]) -> list[Case]:
     """Return the distinct cases of some suites with at most 2e13 FLOP, the lowest tier first."""
     found: dict[tuple[object, ...], Case] = {}
-    for name in names:
-        for case in SUITES[name]() if name in SUITES else ():
-            key = (case.kernel, case.layout, case.note)
-            before = found.setdefault(key, case)
-            found[key] = before._replace(tier=min(before.tier, case.tier))
+    for case in (case for name in names if name in SUITES for row in rows(name) for case in SUITES[name](row)):
+        key = (case.kernel, case.layout, case.note)
+        before = found.setdefault(key, case)
+        found[key] = before._replace(tier=min(before.tier, case.tier))
     return sorted((c for c in found.values() if c.kernel.flop <= MOST_FLOP), key=lambda c: c.tier)
+
+
+def trials(names: Iterable[str]) -> list[Trial]:
+    """Return the trials of some suites, the lowest tier first."""
+    found = [_trial(**row) for name in names if name in TRIALS for row in rows(name)]
+    return sorted(found, key=lambda trial: trial.tier)
+
+
+def _trial(shape: tuple[str, int, int] | None = None, **values: Any) -> Trial:
+    """Return the trial of a row. shape: decoder, sequence and micro-batch."""
+    model, seq, micro_batch = shape or (None, 0, 0)
+    return Trial(model=DECODERS[model] if model else None, seq=seq, micro_batch=micro_batch, **values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,73 +12,9 @@ import numpy as np
 from clustersim.errors import ClustersimError, InputError, suggest
 from clustersim.lab.data.own_measurements import COLUMNS
 from clustersim.lab.measure import cases, log
-from clustersim.lab.measure.cases import (
-    BELOW_2B,
-    FULL,
-    LOOP,
-    MIXTURES,
-    SUITES,
-    TRANSFORMERS,
-    WHOLE,
-    Case,
-    DutyCase,
-    Trial,
-    Unavailable,
-)
+from clustersim.lab.measure.cases import SUITES, TRIALS, Case, DutyCase, Trial, Unavailable
 from clustersim.lab.measure.device import BoardMeter, Device, Reading, median_reading, source
 from clustersim.lab.measure.timing import Chunk, Clock, KernelLaunch, Timing, clock, summary
-
-
-def launches() -> Iterator[Trial]:
-    """Yield trials of launches, and of copies to and from the host."""
-    for variant in ("dispatch", "stream", "graph"):
-        yield Trial("launch", variant=variant)
-    for variant in ("to_gpu", "from_gpu"):
-        for amount in (2**16, 2**20, 2**24, 2**28, 2**30):
-            yield Trial("copy", variant=variant, amount=amount, tier=0 if amount == 2**28 else 1)
-
-
-def model_steps() -> Iterator[Trial]:
-    """Yield training steps of models below 2B parameters: eager and compiled, bound by the GPU and by the host."""
-    gpt, larger, llama = BELOW_2B
-    usual = ((gpt, 1024, 16), (larger, 2048, 4), (llama, 4096, 2))
-    short = ((gpt, 1024, 2), (larger, 2048, 1), (llama, 2048, 1), *((model, 128, 1) for model in BELOW_2B))
-    for tier, mode, variant, shapes in (
-        (0, "eager", "", usual),
-        (0, "compiled", "", usual),
-        (0, "eager", "", short),
-        (0, "compiled", "", ((gpt, 128, 1),)),
-        (0, "eager", FULL, ((larger, 2048, 8), (llama, 4096, 4), (gpt, 1024, 32))),
-        (1, "compiled", "", ((larger, 2048, 8), (llama, 2048, 4), (gpt, 1024, 4))),
-    ):
-        for model, seq, micro_batch in shapes:
-            yield Trial("step", model, seq, micro_batch, mode, variant, tier=tier)
-
-
-def mixture_steps() -> Iterator[Trial]:
-    """Yield parts of a layer of experts, and training steps of mixtures by implementation."""
-    for tier, micro_batch in ((0, 1), (1, 4)):
-        for model in MIXTURES:
-            for part in ("router", "permute", "experts", "unpermute", WHOLE, f"{WHOLE}, {LOOP}"):
-                yield Trial("mixture", model, 4096, micro_batch, variant=part, tier=tier)
-            for variant in ("", LOOP, TRANSFORMERS, f"{TRANSFORMERS} {LOOP}"):
-                yield Trial("step", model, 4096, micro_batch, "eager", variant, tier=tier)
-                yield Trial("step", model, 4096, micro_batch, "eager", f"{variant} {FULL}".strip(), tier=tier)
-            yield Trial("step", model, 4096, micro_batch, "compiled", tier=tier)
-
-
-TRIALS: dict[str, Callable[[], Iterable[Trial]]] = {
-    "launch": launches,
-    "models": model_steps,
-    "mixtures": mixture_steps,
-}
-
-
-def trials(names: Iterable[str]) -> list[Trial]:
-    """Return the trials of some suites, the lowest tier first."""
-    found = [trial for name in names if name in TRIALS for trial in TRIALS[name]()]
-    return sorted(found, key=lambda trial: trial.tier)
-
 
 WorkItem = Case | DutyCase | Trial
 
@@ -112,7 +48,7 @@ class MeasurementPlan:
         every: list[WorkItem] = [
             *(cases.duties() if DUTY in self.suites else ()),
             *cases.cases(self.suites),
-            *trials(self.suites),
+            *cases.trials(self.suites),
         ]
         return sorted((one for one in every if one.tier == 0 or not self.quick), key=lambda one: one.tier)
 
