@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import polars as pl
 
+from clustersim.config.yaml import read_packaged
 from clustersim.errors import DataError, UnknownNameError
 from clustersim.hardware import gpus
 from clustersim.lab.data.frames import read
-from clustersim.lab.data.sources import ATTENTION, GEMM, GROUPED
 
 REPOSITORY = "ai-dynamo/aiconfigurator"
 
@@ -28,38 +28,13 @@ class FileLayout(NamedTuple):
     stem: str
     texts: dict[str, str]
     numbers: dict[str, str]
-    only: dict[str, tuple[str, ...]]
+    only: dict[str, list[str]]
 
 
 KINDS = {
-    GEMM: FileLayout("gemm_perf", {"gemm_dtype": "dtype"}, {"m": "m", "n": "n", "k": "k"}, {}),
-    ATTENTION: FileLayout(
-        "context_attention_perf",
-        {"kernel_source": "kernel", "attn_dtype": "dtype"},
-        {
-            "batch_size": "batch",
-            "isl": "seq",
-            "num_heads": "heads",
-            "num_key_value_heads": "kv_heads",
-            "head_dim": "head_dim",
-        },
-        {"step": ("0", "0.0"), "window_size": ("0", "0.0"), "beam_width": ("1", "1.0")},
-    ),
-    GROUPED: FileLayout(
-        "moe_perf",
-        {"kernel_source": "kernel", "moe_dtype": "dtype"},
-        {
-            "num_tokens": "tokens",
-            "hidden_size": "hidden",
-            "inter_size": "ffn",
-            "topk": "topk",
-            "num_experts": "experts",
-            "moe_tp_size": "tp",
-            "moe_ep_size": "ep",
-        },
-        {"distribution": ("balanced", "uniform")},
-    ),
+    name: FileLayout(**layout) for name, layout in read_packaged(Path(__file__).with_suffix(".yaml")).data.items()
 }
+"""{tidy table: files that give it}"""
 
 
 def root(path: Path) -> Path | None:
