@@ -8,7 +8,9 @@ FlashAttention-2 is that of A100, because both run the same instructions on each
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -19,44 +21,24 @@ from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 
-LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-"""Sequence lengths of the charts, in tokens; a batch has 16,384 tokens at each length."""
-Chart = Mapping[tuple[int, bool], tuple[float, ...]]
+Chart = Mapping[tuple[int, bool], Floats]
 """{(head dimension, whether causal): TFLOP/s at each of `LENGTHS`} of one generation on one GPU."""
-
-A100_FLASH1: Chart = {
-    (64, False): (91, 92, 104, 108, 110, 110),
-    (64, True): (58, 70, 77, 87, 92, 97),
-    (128, False): (76, 72, 76, 80, 82, 83),
-    (128, True): (55, 62, 69, 76, 80, 83),
-}
-A100_FLASH2: Chart = {
-    (64, False): (132, 153, 162, 171, 175, 176),
-    (64, True): (88, 119, 140, 156, 165, 171),
-    (128, False): (150, 173, 187, 196, 201, 203),
-    (128, True): (99, 133, 155, 173, 182, 189),
-}
-H100_FLASH2: Chart = {
-    (64, False): (282, 306, 318, 321, 322, 324),
-    (64, True): (180, 229, 262, 284, 295, 299),
-    (128, False): (309, 350, 362, 368, 370, 370),
-    (128, True): (191, 260, 298, 319, 333, 335),
-}
-H100_FLASH3: Chart = {
-    (64, False): (333, 392, 460, 476, 496, 497),
-    (64, True): (197, 265, 371, 420, 460, 473),
-    (128, False): (467, 565, 625, 638, 646, 648),
-    (128, True): (292, 423, 521, 579, 602, 616),
-}
-H100_CUDNN: Chart = {
-    (64, False): (335, 373, 395, 408, 412, 413),
-    (64, True): (225, 288, 334, 363, 379, 388),
-    (128, False): (497, 574, 617, 609, 600, 595),
-    (128, True): (315, 410, 484, 518, 529, 539),
-}
-B200_FLASH2: Chart = {(128, True): (63.9, 154, 254, 343, 400, 425)}
-B200_CUDNN: Chart = {(128, True): (244, 561, 908, 1141, 1384, 1475)}
+CHARTS = Path(__file__).with_name("attention_charts.csv")
 """Charts of Dao-AILab/flash-attention (flash2_a100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png), NVIDIA/cudnn-frontend (B200)."""
+
+
+def _charts() -> tuple[list[int], dict[str, dict[tuple[int, bool], Floats]]]:
+    """Return (sequence lengths, {name of a chart: the chart}) of CHARTS."""
+    charts: dict[str, dict[tuple[int, bool], Floats]] = {}
+    with CHARTS.open(encoding="utf-8", newline="") as file:
+        (_, _, _, *lengths), *rows = csv.reader(file)
+        for name, dim, causal, *speeds in rows:
+            charts.setdefault(name, {})[int(dim), causal == "1"] = np.array(speeds, np.float64)
+    return [int(length) for length in lengths], charts
+
+
+LENGTHS, _CHART = _charts()
+"""Sequence lengths of the charts, in tokens; a batch has 16,384 tokens at each length."""
 A100_CUDNN: Annotated[float, Declared(scope="part")] = 0.81
 """Speed of cuDNN over that of FlashAttention-2 on A100, for both passes of Llama 3.1's shape (NVIDIA/cudnn-frontend, benchmark
 results)."""
@@ -69,9 +51,9 @@ Pair = tuple[Chart, Chart]
 """Two charts; the ratio of the first to the second is a speed."""
 Ratio = Pair | float | Mapping[str, float]
 """Ratio of two speeds: two charts to divide, a number, or {`forward` or `backward`: number}."""
-_FLASH1: Pair = (A100_FLASH1, A100_FLASH2)
-_HOPPER: Pair = (H100_FLASH2, H100_FLASH3)
-_BLACKWELL: Pair = (B200_FLASH2, B200_CUDNN)
+_FLASH1: Pair = (_CHART["a100 flash1"], _CHART["a100 flash2"])
+_HOPPER: Pair = (_CHART["h100 flash2"], _CHART["h100 flash3"])
+_BLACKWELL: Pair = (_CHART["b200 flash2"], _CHART["b200 cudnn"])
 """Speeds relative to the forecast generation: FlashAttention-1 over 2, and FlashAttention-2 over the newest on Hopper and
 Blackwell."""
 Speeds = Mapping[str, tuple[Ratio, ...]]
@@ -83,7 +65,7 @@ HOPPER: Speeds = {
     "flash2": (_HOPPER,),
     "flash3": (),
     "flash4": (),
-    "cudnn": ((H100_CUDNN, H100_FLASH3),),
+    "cudnn": ((_CHART["h100 cudnn"], _CHART["h100 flash3"]),),
 }
 BLACKWELL: Speeds = {
     "flash1": (_FLASH1, _BLACKWELL),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
+from clustersim.config.yaml import read_packaged
 from clustersim.validate.runs import Run
 
 
@@ -26,33 +28,8 @@ class Phrase(NamedTuple):
         return f"words {self.pattern}"
 
 
-PHRASES = (
-    Phrase(
-        r"(?:full[- ]?(?:iteration|step|model)?|whole.iteration)[- ]?(?:cuda[- ]?)?graphs?",
-        "training.cuda_graphs",
-        "full",
-    ),
-    Phrase(r"(?:cuda|per-layer|layer)[- ]?graphs?", "training.cuda_graphs", "layer", "none"),
-    Phrase(r"(?:^|[;,(+] ?)eager(?: mode)?(?=$|[;,)+])", "training.kernels", "eager"),
-    Phrase(r"\btorch\.compile\b|(?<!not )(?<!to )(?<!torch\.)\bcompile\b", "training.kernels", "fused", "eager"),
-    Phrase(r"tp-comm-overlap|userbuffers?", "parallelism.overlap.tp", "ring"),
-    Phrase(r"async(?:hronous)?[- ]?t(?:p|ensor)", "parallelism.overlap.tp", "async"),
-    Phrase(r"hybrid[- ]?ep", "parallelism.algorithms.ep", "hybridep", "nccl"),
-    Phrase(r"deep[- ]?ep|flex(?:ible)? dispatcher", "parallelism.algorithms.ep", "deepep", "nccl"),
-    Phrase(r"dualpipe[- ]?v", "parallelism.schedule", "dualpipev"),
-    Phrase(r"dualpipe", "parallelism.schedule", "dualpipe"),
-    Phrase(r"\bzb[- ]?v\b", "parallelism.schedule", "zbv"),
-    Phrase(r"\bv[- ]?half\b", "parallelism.schedule", "v_half"),
-    Phrase(r"\bv[- ]?min\b", "parallelism.schedule", "v_min"),
-    Phrase(r"\bzb[- ]?h2\b", "parallelism.schedule", "zb_h2"),
-    Phrase(r"zero[- ]bubble|\bzbb\b|\bzb[- ]?h?1\b", "parallelism.schedule", "zero_bubble"),
-    Phrase(r"ulysses", "parallelism.cp_type", "a2a"),
-    Phrase(r"current[- ]scaling|fp8-cs\b|tensorwise|dynamic scaling", "training.fp8_scaling", "current"),
-    Phrase(r"\brow[- ]?wise(?: scal\w+)?\b", "training.fp8_scaling", "row"),
-    Phrase(r"\bdelayed\b(?=[ )]*(?:scaling|[;,)]|$))", "training.fp8_scaling", "delayed"),
-    Phrase(r"block[- ]?wise(?! recompute)|block[- ]scaling|subchannel", "training.fp8_scaling", "block"),
-    Phrase(r"fp8 dispatch", "training.dispatch", "fp8"),
-)
+TABLE = read_packaged(Path(__file__).with_name("words.yaml")).data
+PHRASES = tuple(Phrase(**row) for row in TABLE["phrases"])
 """All phrases; the first match determines a key."""
 _NOT = re.compile(
     r"(?:\bno|\bnot|\bwithout|\bw/o|\boff:?|non|\bdisabled?:?)[ -]*(?:full[ -](?:(?:iteration|step|model)[ -])?)?$"
@@ -92,20 +69,6 @@ def phrases(run: Run, architecture: str, hidden: Container[str] = ()) -> Iterato
                 yield phrase._replace(value=value), "".join(match[0] for match in (denial[0], hit, denial[1]) if match)
 
 
-FORMATS = (
-    (r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"),
-    (r"nv[- ]?fp4|fp4[- ]nv", "nvfp4"),
-    (r"mx[- ]?fp4|fp4[- ]mx", "mxfp4"),
-    (r"fp4|float4|e2m1", "fp4"),
-    (r"fp8|float8|f8|e[45]m[23]", "fp8"),
-    (r"bf16|bfloat16", "bf16"),
-    (r"fp16|float16|f16|16-mixed|half", "fp16"),
-    (r"tf32", "tf32"),
-    (r"fp32|float32|f32|single|32-true", "fp32"),
-)
-"""(pattern, format), the narrowest first: `fp8 linear + bf16` means fp8 GEMMs."""
-
-
 def precision(run: Run) -> str:
     """Return the precision of a run; "" if it is only `mixed`, and the row's text in lower case if it is unknown.
 
@@ -114,9 +77,8 @@ def precision(run: Run) -> str:
     micro = re.search(r"(?<!not )(?:\bmx[- ]?fp8\b|\bfp8[- ]mx\b)", run.original_precision.lower())
     text = run.precision.lower()
     text = "" if text in ("amp", "mixed", "mixed precision") else text
-    name = next(
-        (format_name for words, format_name in FORMATS if re.search(rf"(?<![a-z0-9])(?:{words})(?![0-9])", text)), text
-    )
+    patterns = ((name, rf"(?<![a-z0-9])(?:{words})(?![0-9])") for name, words in TABLE["formats"].items())
+    name = next((name for name, pattern in patterns if re.search(pattern, text)), text)
     if name == "fp4":
         return "mxfp4" if run.gpu.lower().startswith(("mi", "amd")) else "nvfp4"
     return "mxfp8" if micro and name == "fp8" else name

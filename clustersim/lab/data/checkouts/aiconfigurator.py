@@ -31,9 +31,7 @@ class FileLayout(NamedTuple):
     only: dict[str, list[str]]
 
 
-KINDS = {
-    name: FileLayout(**layout) for name, layout in read_packaged(Path(__file__).with_suffix(".yaml")).data.items()
-}
+KINDS = {name: FileLayout(**layout) for name, layout in read_packaged(Path(__file__).with_suffix(".yaml")).data.items()}
 """{tidy table: files that give it}"""
 
 
