@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clustersim.convert.table import records_of
 from clustersim.errors import InputError
 from clustersim.files import DESCRIPTION, TABLE, read_bytes, read_text
 
@@ -133,33 +134,8 @@ def _metadata_groups(nodes: Iterable[TraceNode]) -> dict[str, tuple[int, ...]]:
     return groups
 
 
-# The schema, of which only the fields in use are declared; others are skipped.
-
-_SCALARS = (
-    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
-    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string"),
-)
-SCHEMA: Mapping[str, Mapping[str, tuple[int, str]]] = {
-    "GlobalMetadata": {"version": (1, "string")},
-    "Inputs": {"values": (1, "string")},
-    "Booleans": {"values": (1, "repeated bool")},
-    "Attribute": {
-        "name": (1, "string"),
-        **{kind: (3 + 2 * i, kind) for i, kind in enumerate(_SCALARS)},
-        "booleans": (28, "Booleans"),
-    },
-    "Node": {
-        "id": (1, "uint64"),
-        "name": (2, "string"),
-        "type": (3, "int32"),
-        "control": (4, "repeated uint64"),
-        "data": (5, "repeated uint64"),
-        "micros": (7, "uint64"),
-        "inputs": (8, "Inputs"),
-        "attributes": (10, "repeated Attribute"),
-    },
-}
-"""{message: {our name of a field: (its number, its type)}}"""
+SCHEMA: Mapping[str, Mapping[str, Any]] = records_of("chakra")
+"""{message: {our name of a field: [its number, its type]}}"""
 _INTEGERS = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32", "tensor_size": "uint64"}
 """Types of attributes that Chakra's feeder does not read as int64."""
 
