@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
@@ -107,11 +108,10 @@ def splits(data: Data | Path, seed: int) -> dict[str, TrainTestSplit]:
     """Return the training data of every class, without the GPUs that `data` leaves out. Raises DataError for missing tables."""
     train, test = tables.fp32(data, "train"), tables.fp32(data, "test")
     rng = np.random.default_rng(seed)
-    result = {name: TrainTestSplit(thin(pick(train, name), rng, PER_CLASS), pick(test, name)) for name in SIMT}
+    result = {name: TrainTestSplit(thin(pick(train, name), None, rng, PER_CLASS), pick(test, name)) for name in SIMT}
     for name, samples in tensor_samples(data).items():
         groups = np.char.add(np.char.add(samples.gpu, " "), samples.table.dtype)
-        rows = [_some(np.flatnonzero(groups == group), rng, PER_GPU) for group in np.unique(groups)]
-        result[name] = TrainTestSplit(samples.select(np.sort(np.concatenate(rows))), None)
+        result[name] = TrainTestSplit(thin(samples, groups, rng, PER_GPU), None)
     for name, samples in own_samples(data).items():
         if name in result:
             result[name] = result[name]._replace(train=merge([result[name].train, samples]))
@@ -131,14 +131,11 @@ def _leave_out(split: TrainTestSplit, data: Data | Path) -> TrainTestSplit:
     return TrainTestSplit(split.train.select(~held_out), test)
 
 
-def thin(samples: Samples, rng: np.random.Generator, most: int) -> Samples:
-    """Return at most `most` random samples."""
-    return samples.select(_some(np.arange(len(samples)), rng, most))
-
-
-def _some(rows: Any, rng: np.random.Generator, most: int) -> Any:
-    """Return at most `most` random indices of `rows`, sorted."""
-    return np.sort(rng.permutation(rows)[:most])
+def thin(samples: Samples, groups: NDArray[np.str_] | None, rng: np.random.Generator, most: int) -> Samples:
+    """Return at most `most` random samples of each group. groups: name of the group of each sample; None: all are one group."""
+    names = np.zeros(len(samples), np.str_) if groups is None else groups
+    rows = [rng.permutation(np.flatnonzero(names == name))[:most] for name in np.unique(names)]
+    return samples.select(np.sort(np.concatenate([np.arange(0), *rows])))
 
 
 def held_shapes(samples: Samples) -> Flags:

@@ -14,7 +14,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
 from clustersim.lab.data.samples import Samples, gpus_of
-from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Dataset, dataset, inputs_of, lone
+from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Dataset, dataset, inputs_of, lone, thin
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
@@ -140,7 +140,8 @@ def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, 
 
 def fit_products(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
     """Return the constants that all GPUs share and the speed of each, learned in torch."""
-    samples = _some(samples, seed)
+    kinds = np.char.add(np.array(_groups(samples)), samples.table.kind)
+    samples = thin(samples, kinds, np.random.default_rng(seed), ROWS)
     kind = gemm.units(str(samples.table.dtype[0]))
     groups = _groups(samples)
     names = sorted(set(groups))
@@ -240,13 +241,6 @@ def _boards(samples: Samples) -> dict[str, Gpu]:
     """Return {group: GPU}. A GPU of a user's own file is known only by its path."""
     pairs = dict.fromkeys(zip(_groups(samples), samples.gpu.tolist(), strict=True))
     return {group: gpus.load(name) for group, name in pairs}
-
-
-def _some(samples: Samples, seed: int) -> Samples:
-    """Return at most ROWS random samples of each GPU, kind and data type."""
-    rng, groups = np.random.default_rng(seed), np.char.add(np.array(_groups(samples)), samples.table.kind)
-    picked = [rng.permutation(np.flatnonzero(groups == group))[:ROWS] for group in np.unique(groups)]
-    return samples.select(np.sort(np.concatenate(picked)))
 
 
 def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
