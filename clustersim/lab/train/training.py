@@ -37,6 +37,8 @@ from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights
 
 PACKAGE = Path(__file__).parents[2]
+CODE = (".py", ".csv", ".yaml")
+"""Suffixes of code and of its tables."""
 
 
 def resumable(learner: Learner, scratch: Path | None) -> Learner:
@@ -88,11 +90,10 @@ def _key(names: tuple[object, ...], samples: Samples, parameters: Parameters) ->
 
 @cache
 def code() -> str:
-    """Return the hash of everything that affects training besides samples and seed: code, GPUs' figures, torch."""
+    """Return the hash of everything that affects training besides samples and seed: code and tables, GPUs' figures, torch."""
     state = hashlib.sha256((version("torch") if find_spec("torch") else "").encode())  # linear learns without it
-    files = [
-        path for room in ("predictors", "lab/data", "lab/train") for path in sorted((PACKAGE / room).rglob("*.py"))
-    ]
+    rooms = ("predictors", "lab/data", "lab/train")
+    files = [path for room in rooms for path in sorted((PACKAGE / room).rglob("*")) if path.suffix in CODE]
     for path in (*files, *sorted(gpus.FOLDER.glob("*.yaml"))):
         state.update(path.read_bytes())
     return state.hexdigest()[:16]
