@@ -24,7 +24,7 @@ NO_COLOR = "NO_COLOR"
 """Environment variable that switches emphasis in a terminal off (https://no-color.org)."""
 
 
-def look() -> Look:
+def emphasis() -> Look:
     """Return the emphasis of text: bold and colours in a terminal unless NO_COLOR is set, otherwise none."""
     from clustersim.report.terminal import PLAIN, Look
 
@@ -46,12 +46,12 @@ def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None,
         typer.echo(text)
 
 
-def written_out(made: Mapping[str, Any]) -> str:
+def written_out(document: Mapping[str, Any]) -> str:
     """Return a document that is a file of its own, such as a schema, as JSON."""
-    return json.dumps(made, indent=1)
+    return json.dumps(document, indent=1)
 
 
 def through_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields as a JSON reader sees them: tuples become lists, keys become text."""
-    found: dict[str, Any] = json.loads(json.dumps(fields))
-    return found
+    data: dict[str, Any] = json.loads(json.dumps(fields))
+    return data

@@ -36,29 +36,29 @@ Abort = typer.Abort
 UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved the class between modules
 
 
-def named(arguments: Sequence[str]) -> tuple[str, ...]:
+def needed_commands(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the commands that a command line may need: the one that it starts with, or all."""
     known = (*COMMANDS, *OLD)
     return tuple(arguments[:1]) if arguments and arguments[0] in known else known
 
 
-def app(names: Iterable[str] = named(())) -> typer.Typer:
+def app(names: Iterable[str] = needed_commands(())) -> typer.Typer:
     """Return the program with the commands `names`."""
-    made = CommandGroup(
+    program = CommandGroup(
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         help="How long is one training step on this cluster, why, and does it fit?",
     )
-    made.callback()(_root)
+    program.callback()(_root)
     for name in names:
         module, _, attribute = PLACES.get(name, f"{name}:{name}").partition(":")
         command = getattr(import_module(f"clustersim.cli.{module}"), attribute)
         if isinstance(command, typer.Typer):
-            made.add_typer(command, name=name, hidden=name in OLD)
+            program.add_typer(command, name=name, hidden=name in OLD)
         else:
-            made.command(name=name, hidden=name in OLD)(command)
-    return made
+            program.command(name=name, hidden=name in OLD)(command)
+    return program
 
 
 def _version(wanted: bool) -> None:

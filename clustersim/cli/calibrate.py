@@ -42,61 +42,61 @@ def calibrate(
     if out:
         check_output("--out", out, (".yaml", ".yml"), (runs, *(nccl or ())))
     with output.progress() as progress:
-        found = machine(runs, trace or (), nccl or (), progress)
+        measured = machine(runs, trace or (), nccl or (), progress)
     if out:
-        save(out, machine_yaml(found.fit, found.gpu, found.evidence, REMAINDER))
-    output.show("calibrate", lambda: _fields(found, out), lambda: _lines(found, out))
+        save(out, machine_yaml(measured.fit, measured.gpu, measured.evidence, REMAINDER))
+    output.show("calibrate", lambda: _fields(measured, out), lambda: _lines(measured, out))
 
 
-def _fields(found: MeasuredMachine, out: Path | None) -> dict[str, Any]:
+def _fields(measured: MeasuredMachine, out: Path | None) -> dict[str, Any]:
     """Return the constants of a machine, and each measurement with its errors, as JSON data."""
-    fit = found.fit
-    constant = ("name", "factor", "spread", "usual_spread", "keys")
+    fit = measured.fit
+    columns = ("name", "factor", "spread", "usual_spread", "keys")
     constants = [
-        (one.name, exp(x), fit.posterior.spread(one.name), one.spread, fit.keys_of(one))
-        for one, x in zip(fit.constants, fit.logs.tolist(), strict=True)
+        (constant.name, exp(x), fit.posterior.spread(constant.name), constant.spread, fit.keys_of(constant))
+        for constant, x in zip(fit.constants, fit.logs.tolist(), strict=True)
     ]
-    measurement = ("name", "measured_s", "error", "error_with_machine", "error_left_out", "weight")
-    errors = [[exp(-x) - 1 for x in own.tolist()] for own in (fit.before, fit.after, fit.left_out)]
-    steps = [(one.name, one.measured) for one in fit.measurements]
+    figures = ("name", "measured_s", "error", "error_with_machine", "error_left_out", "weight")
+    errors = [[exp(-x) - 1 for x in logs.tolist()] for logs in (fit.before, fit.after, fit.left_out)]
+    steps = [(step.name, step.measured) for step in fit.measurements]
     rows = [(*step, *rest) for step, *rest in zip(steps, *errors, fit.posterior.weights.tolist(), strict=True)]
     return {
-        "gpu": found.gpu,
-        "evidence": list(found.evidence),
+        "gpu": measured.gpu,
+        "evidence": list(measured.evidence),
         "file": str(out) if out else None,
         "likely": dict(fit.likely),
-        "constants": [dict(zip(constant, one, strict=True)) for one in constants],
-        "measurements": [dict(zip(measurement, one, strict=True)) for one in rows],
-        "refused": list(found.refused),
+        "constants": [dict(zip(columns, row, strict=True)) for row in constants],
+        "measurements": [dict(zip(figures, row, strict=True)) for row in rows],
+        "refused": list(measured.refused),
     }
 
 
-def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
+def _lines(measured: MeasuredMachine, out: Path | None) -> Iterator[str]:
     """Yield the text of an estimate: errors of the steps, what probably differs, and the constants."""
     from clustersim.report.terminal import wrapped
 
-    fit = found.fit
-    yield from wrapped(f"{', '.join(found.evidence)}; up to {found.gpus:,} × {found.gpu}")
+    fit = measured.fit
+    yield from wrapped(f"{', '.join(measured.evidence)}; up to {measured.gpus:,} × {measured.gpu}")
     logs = fit.before, fit.after, fit.left_out
-    errors = [sum(abs(exp(-x) - 1) for x in one[: found.steps]) / found.steps for one in logs]
+    errors = [sum(abs(exp(-x) - 1) for x in errors_log[: measured.steps]) / measured.steps for errors_log in logs]
     yield f"mean error of the steps: {errors[0]:.1%} without a machine file, {errors[1]:.1%} with it"
-    if found.steps > 1:
+    if measured.steps > 1:
         yield f"each forecast from all the others: {errors[2]:.1%}"
     yield from ("", "if one thing alone differs, it is")
-    likely = sorted(fit.likely.items(), key=lambda one: -one[1])
+    likely = sorted(fit.likely.items(), key=lambda pair: -pair[1])
     yield from (f"  {name:<24} {share:4.0%}" for name, share in likely if share >= LEAST)
-    width = max(len(one.name) for one in fit.constants)
+    width = max(len(constant.name) for constant in fit.constants)
     yield from ("", f"{'all together':<{width + 2}}  {'this machine':>14}  {'usually':>8}")
-    for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):
-        now = f"× {exp(x):.3f} ± {100 * fit.posterior.spread(one.name):.0f} %"
-        yield f"  {one.name:<{width}}  {now:>14}  ± {100 * one.spread:.0f} %"
+    for constant, x in zip(fit.constants, fit.logs.tolist(), strict=True):
+        now = f"× {exp(x):.3f} ± {100 * fit.posterior.spread(constant.name):.0f} %"
+        yield f"  {constant.name:<{width}}  {now:>14}  ± {100 * constant.spread:.0f} %"
     weights = zip(fit.measurements, fit.posterior.weights.tolist(), strict=True)
-    odd = [measurement.name for measurement, weight in weights if weight < ODD]
-    if odd:
-        yield from wrapped(f"unlike the others, and counted less: {', '.join(odd)}")
-    if found.refused:
-        yield from wrapped(f"left out: {plural(len(found.refused), 'row', 'rows')}, such as {found.refused[0]}")
-    if found.steps == 1 and len(fit.measurements) == 1:
+    outliers = [measurement.name for measurement, weight in weights if weight < ODD]
+    if outliers:
+        yield from wrapped(f"unlike the others, and counted less: {', '.join(outliers)}")
+    if measured.refused:
+        yield from wrapped(f"left out: {plural(len(measured.refused), 'row', 'rows')}, such as {measured.refused[0]}")
+    if measured.steps == 1 and len(fit.measurements) == 1:
         yield from wrapped(
             "one step cannot tell its constants apart: add steps that differ in GPUs, model or split, --nccl or --trace"
         )

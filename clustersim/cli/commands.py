@@ -21,12 +21,12 @@ class StrictCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Return the remaining arguments. Raises typer's usage error if the arguments cannot be parsed."""
-        given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
-        for one, times in given.items():
-            if times > 1 and not (one.multiple or getattr(one, "is_flag", True)):
-                all_in_one = f"write all values in one, such as {one.opts[0]} {one.metavar}"
-                remedy = all_in_one if "," in (one.metavar or "") else "keep one of them"
-                ctx.fail(f"{one.opts[0]} is given {'twice' if times == 2 else f'{times} times'}; {remedy}")
+        counts = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
+        for option, times in counts.items():
+            if times > 1 and not (option.multiple or getattr(option, "is_flag", True)):
+                all_in_one = f"write all values in one, such as {option.opts[0]} {option.metavar}"
+                remedy = all_in_one if "," in (option.metavar or "") else "keep one of them"
+                ctx.fail(f"{option.opts[0]} is given {'twice' if times == 2 else f'{times} times'}; {remedy}")
         return super().parse_args(ctx, args)
 
 
@@ -45,7 +45,7 @@ def option_group(kind: type, *names: str) -> OptionGroup:
     names: fields in the order of `--help`; default: all fields. A field without a default is an argument.
     """
     hints = get_type_hints(kind, include_extras=True)
-    defaults = {one.name: EMPTY if one.default is MISSING else one.default for one in fields(kind)}
+    defaults = {field.name: EMPTY if field.default is MISSING else field.default for field in fields(kind)}
     return OptionGroup([parameter(n, hints[n], defaults[n], defaults[n] is EMPTY) for n in names or defaults], kind)
 
 
@@ -90,23 +90,23 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
     """
     groups: dict[str, OptionGroup] = {}
     parameters: list[inspect.Parameter] = []
-    for name, one in inspect.signature(command, eval_str=True).parameters.items():
-        for part in getattr(one.annotation, "__metadata__", ()):
+    for name, option in inspect.signature(command, eval_str=True).parameters.items():
+        for part in getattr(option.annotation, "__metadata__", ()):
             if isinstance(part, OptionGroup):
                 groups[name] = part
             elif isinstance(part, tuple):
-                groups[name] = option_group(one.annotation.__origin__, *part)
-        own = [parameter(name, one.annotation, one.default, one.kind is not one.KEYWORD_ONLY)]
-        parameters += groups[name].options if name in groups else own
+                groups[name] = option_group(option.annotation.__origin__, *part)
+        single = [parameter(name, option.annotation, option.default, option.kind is not option.KEYWORD_ONLY)]
+        parameters += groups[name].options if name in groups else single
 
     @wraps(command)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         for name, group in groups.items():
-            given[name] = group.value(**{each.name: given.pop(each.name) for each in group.options})
-        command(**given)
+            values[name] = group.value(**{each.name: values.pop(each.name) for each in group.options})
+        command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {option.name: option.annotation for option in parameters}
     return run
 
 
@@ -124,7 +124,7 @@ ELSEWHERE: Mapping[str, str] = {
 """{option that users look for: where to find it}"""
 
 
-def sentence(error: Any, arguments: Sequence[str]) -> str:
+def error_sentence(error: Any, arguments: Sequence[str]) -> str:
     """Return typer's error as one sentence that names the value, and how to get help."""
     command = error.ctx.command_path if error.ctx else "clustersim"
     name = getattr(error, "option_name", "")
@@ -138,23 +138,23 @@ def sentence(error: Any, arguments: Sequence[str]) -> str:
 def _wrong_value(error: Any, arguments: Sequence[str]) -> str | None:
     """Return the message for a value that is not a number or out of range; None for other errors."""
     names = getattr(getattr(error, "param", None), "opts", ())
-    given = _given(names, arguments)
+    last = _last_value(names, arguments)
     for pattern, remedy in RULES.items():
-        found = re.search(pattern, getattr(error, "message", ""))
-        if found and given:
-            return f"{given[0]} {given[1]!r}: {found.expand(remedy)}"
+        match = re.search(pattern, getattr(error, "message", ""))
+        if match and last:
+            return f"{last[0]} {last[1]!r}: {match.expand(remedy)}"
     return None
 
 
-def _given(names: Sequence[str], arguments: Sequence[str]) -> tuple[str, str] | None:
+def _last_value(names: Sequence[str], arguments: Sequence[str]) -> tuple[str, str] | None:
     """Return (spelling, value) of the last occurrence of an option, which typer uses; None if it does not occur."""
-    found = None
+    last = None
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         head, equals, tail = argument.partition("=")
         if argument in names:
-            found = argument, after
+            last = argument, after
         elif equals and head in names:
-            found = head, tail
+            last = head, tail
         elif argument[:2] in names and not argument.startswith("--"):
-            found = argument[:2], argument[2:]
-    return found
+            last = argument[:2], argument[2:]
+    return last

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clustersim.cli import options
-from clustersim.cli.answer import look
+from clustersim.cli.answer import emphasis
 from clustersim.cli.commands import CommandGroup
-from clustersim.cli.results import numbers
+from clustersim.cli.results import rank_numbers
 from clustersim.errors import ConfigError, InputError
 from clustersim.files import read_text
 from clustersim.writing import check_output, new_folder, save, unwritable, write
@@ -60,8 +60,8 @@ def megatron(
             such = "NNODES=16, or 1=dlc for the script's first argument"
             raise InputError(f"--var {text!r}: write NAME=VALUE, such as {such}")
         called[name] = value
-    asked = ImportRequest(called, _values(settings))
-    _answer(script, imported(str(script), read_text(script, "a shell script"), asked), out)
+    request = ImportRequest(called, _values(settings))
+    _answer(script, imported(str(script), read_text(script, "a shell script"), request), out)
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ def _importer(tool: str, file: str, *names: str) -> None:
         from clustersim.api.launch import imported
         from clustersim.convert.trainers import TrainerRequest
 
-        asked = TrainerRequest(request.model, request.gpus, _values(request.settings))
+        trainer = TrainerRequest(request.model, request.gpus, _values(request.settings))
         text = read_text(request.config, file)
-        _answer(request.config, imported(tool, str(request.config), text, asked, request.recipe), request.out)
+        _answer(request.config, imported(tool, str(request.config), text, trainer, request.recipe), request.out)
 
     command.__annotations__["request"] = Annotated[SettingsFile, ("config", *names, "out", "settings")]
     app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")(command)
@@ -117,8 +117,11 @@ def _values(settings: list[str] | None) -> dict[str, object]:
     return {key: scalar(key, value) for key, value in options.by_key(settings).items()}
 
 
-def _answer(source: Path, found: Imported, out: Path | None) -> None:
-    """Write the workload from another tool's file and report what it leaves out, or print both. Raises InputError."""
+def _answer(source: Path, imported: Imported, out: Path | None) -> None:
+    """Write the workload from another tool's file and report what it leaves out, or print both.
+
+    Raises InputError if the workload is invalid, or cannot be written.
+    """
     import yaml
 
     from clustersim.config.yaml import parse
@@ -128,17 +131,17 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
 
     if out:
         check_output("--out", out, (".yaml", ".yml"), (source,))
-    text = str(yaml.safe_dump(found.workload, sort_keys=False, allow_unicode=True, width=120))
+    text = str(yaml.safe_dump(imported.workload, sort_keys=False, allow_unicode=True, width=120))
     try:
         build(parse(text, str(out or source)))
     except ConfigError as error:
         raise InputError(f"{source}: {error.message}; --set changes a key of the workload") from error
-    said = [part for line in lines(found) for part in wrapped(line)]
+    notes = [part for line in lines(imported) for part in wrapped(line)]
     if out:
         save(out, text)
-        typer.echo("\n".join([*said, f"written to {out}"]))
+        typer.echo("\n".join([*notes, f"written to {out}"]))
     else:
-        typer.echo("".join(f"# {line}\n" for line in said) + text, nl=False)
+        typer.echo("".join(f"# {line}\n" for line in notes) + text, nl=False)
 
 
 @app.command()
@@ -164,14 +167,14 @@ def chakra(
     with output.progress() as progress:
         progress("load")
         cluster = load(topology, changes)
-        read_traces = read(traces)
-        asked = replay_tasks(read_traces, cluster, roofline)
+        trace_set = read(traces)
+        tasks = replay_tasks(trace_set, cluster, roofline)
         progress("simulate")
-        found = replay(cluster, asked, fold=not no_fold)
-        summary = facts(cluster, read_traces, asked, found)
+        record = replay(cluster, tasks, fold=not no_fold)
+        summary = facts(cluster, trace_set, tasks, record)
         if trace:
-            write_trace(trace, summary, found)
-    output.show("import chakra", lambda: summary, lambda: lines(summary, look()))
+            write_trace(trace, summary, record)
+    output.show("import chakra", lambda: summary, lambda: lines(summary, emphasis()))
 
 
 export_app = CommandGroup(help="Write a result in the format of another tool.")
@@ -199,12 +202,12 @@ def _exporter(tool: str, file: str, says: str, *endings: str) -> None:
             job = stored.question.job.place(cluster.gpus, cluster.gpus_per_node)
         text = written(tool, job, cluster.gpus_per_node)
         missing = differences(job, read_back(tool, text, job))
-        said = [f"not said by {says}: {key}: {value}" for key, value in missing]
+        notes = [f"not said by {says}: {key}: {value}" for key, value in missing]
         if out:
             save(out, text)
-            typer.echo("\n".join([*said, f"written to {out}"]))
+            typer.echo("\n".join([*notes, f"written to {out}"]))
         else:
-            typer.echo(text + "".join(f"# {line}\n" for line in said), nl=False)
+            typer.echo(text + "".join(f"# {line}\n" for line in notes), nl=False)
 
 
 _exporter("megatron", "the script of Megatron-LM", "Megatron-LM's arguments", ".sh", ".bash")
@@ -235,14 +238,14 @@ def export_chakra(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: is there and not an empty folder; choose a new one")
     with output.progress() as progress:
-        found = StoredRun.of(result).again(progress)
-        wanted = numbers(ranks, found.job.mesh.size)
-        families = families_of(found.work, found.topology)
+        run = StoredRun.of(result).again(progress)
+        wanted = rank_numbers(ranks, run.job.mesh.size)
+        families = families_of(run.work, run.topology)
         try:
             with new_folder(out) as place:
                 for rank in wanted:
                     progress(f"rank {rank}")
-                    write(place / f"step.{rank}.et", encoded(RankTrace(found.plan, rank, families).written()))
+                    write(place / f"step.{rank}.et", encoded(RankTrace(run.plan, rank, families).written()))
                 write_json(place / GROUPS, group_ranks(families))
         except OSError as error:
             raise unwritable(out, error) from error

@@ -43,29 +43,29 @@ def jobs(
     from clustersim.topology.build import load as load_topology
 
     command = context.info_name or "jobs"  # or `share`, its former name
-    of_cluster, of_jobs = parted(changes)
+    cluster_changes, job_changes = parted(changes)
     if out and not no_save:
         check_target(out)
     target: Path | None = None
     with output.progress() as progress, keeping_inputs() as read:
         progress("load")
         with options.naming("--placement") if placement else nullcontext():
-            wanted = load(files, of_jobs, placement, steps)
+            request = load(files, job_changes, placement, steps)
         progress("build")
-        cluster = load_topology(topology, of_cluster)
-        stored = {"overrides": changes, "placement": wanted.placement, "steps": wanted.steps}
+        cluster = load_topology(topology, cluster_changes)
+        stored = {"overrides": changes, "placement": request.placement, "steps": request.steps}
         stored |= {"fold": not no_fold, "ignore_memory": ignore_memory}
-        asked = Question.of(command, {"topology": topology, **wanted.inputs}, read, stored)
+        question = Question.of(command, {"topology": topology, **request.inputs}, read, stored)
         if not no_save:
-            given = {"placement": placement, "steps": steps}
-            named = {**changes, **{name: value for name, value in given.items() if value is not None}}
+            chosen = {"placement": placement, "steps": steps}
+            named = {**changes, **{name: value for name, value in chosen.items() if value is not None}}
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory}
             parts: list[str | Path] = [command, topology, *dict.fromkeys(files)]
-            target = folder_for(asked, out, names.default(parts, named, flags), force)
+            target = folder_for(question, out, names.default(parts, named, flags), force)
         with options.naming("--placement") if placement else nullcontext():
-            result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
+            result = play(cluster, request, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
         if target:
             progress("save")
-            target = jobs_output.save(target, result.summary, result.shared, asked, force)
+            target = jobs_output.save(target, result.summary, result.shared, question, force)
     lines = partial(jobs_output.lines, result.summary, result.seconds, output.verbose)
     output.show_saved(command, result.summary, lines, target)

@@ -53,20 +53,20 @@ def kernels(
     if stage is not None and stage >= stages:
         listed = f"0 to {stages - 1}" if stages > 1 else "0"
         raise InputError(f"--stage {stage}: the job has {plural(stages, 'stage', 'stages')}; use {listed}")
-    found = rows(job, stage)
-    times = _times(job, found, gpu) if gpu else {}
+    kernel_rows = rows(job, stage)
+    times = _times(job, kernel_rows, gpu) if gpu else {}
     unknown: dict[str, float | None] = dict.fromkeys(SECONDS) if gpu else {}
     records, size = [], ("launches", "flop", "bytes")
-    for row in found:
+    for row in kernel_rows:
         record = {key: getattr(row, key) for key in ("layer", "operator", "direction")}
         record |= {"kind": getattr(row.step, "kind", "exchange"), "op": row.step.op, "shape": row.shape}
         record |= {"dtype": getattr(row.step, "dtype", ""), **{key: getattr(row, key) for key in size}}
         records.append(record | times.get(row.step, unknown))
-    own, sent = ([row for row in found if isinstance(row.step, Kernel) is kind] for kind in (True, False))
+    launched, sent = ([row for row in kernel_rows if isinstance(row.step, Kernel) is kind] for kind in (True, False))
     total = {
-        "launches": sum(row.launches for row in own),
-        "flop": math.fsum(row.flop * row.launches for row in own),
-        "bytes": math.fsum(row.bytes * row.launches for row in own),
+        "launches": sum(row.launches for row in launched),
+        "flop": math.fsum(row.flop * row.launches for row in launched),
+        "bytes": math.fsum(row.bytes * row.launches for row in launched),
         "exchanges": sum(row.launches for row in sent),
         "exchange_bytes": math.fsum(row.bytes * row.launches for row in sent),
     }
@@ -74,20 +74,20 @@ def kernels(
     output.show("kernels", lambda: fields, lambda: _kernel_lines(job, records, total, bool(times)))
 
 
-def _times(job: Job, found: list[KernelRow], name: str) -> dict[object, dict[str, float | None]]:
-    """Return the seconds of a launch of each kernel on a GPU, and the ends of their interval."""
+def _times(job: Job, kernel_rows: list[KernelRow], name: str) -> dict[object, dict[str, float | None]]:
+    """Return {kernel: {each of SECONDS: seconds of a launch on the GPU `name`, None if unknown}}."""
     from clustersim.hardware import gpus
     from clustersim.model.kernel import Kernel
     from clustersim.plugins import named_by
     from clustersim.predictors.forecasts import Forecasts
     from clustersim.predictors.load import get
 
-    own = list(dict.fromkeys(row.step for row in found if isinstance(row.step, Kernel)))
+    distinct = list(dict.fromkeys(row.step for row in kernel_rows if isinstance(row.step, Kernel)))
     gpu = gpus.load(name)
     with named_by(lambda text: job.error("predictor", text)):
         forecasts = Forecasts(get(job.spec.predictor), gpu)
-        seconds, ends = forecasts.seconds(own, job.spec.clocks), forecasts.bounds(own).ends()
-    return {kernel: _span(seconds[kernel], ends[kernel]) for kernel in own}
+        seconds, ends = forecasts.seconds(distinct, job.spec.clocks), forecasts.bounds(distinct).ends()
+    return {kernel: _span(seconds[kernel], ends[kernel]) for kernel in distinct}
 
 
 def _span(seconds: float, ends: tuple[float | None, float | None]) -> dict[str, float | None]:
@@ -146,15 +146,15 @@ def predict(
         raise InputError("--fusion is what torch.compile fuses in inference; leave it out or use --mode inference")
     board = gpus.load(gpu)
     graph = load(model, Request(mode == "training", batch, seq, dtype, fusion))
-    rates = _clocks(clocks)
+    chosen_clocks = _clocks(clocks)
     with naming("--predictor"):
-        using = get(predictor)
-        found = total(graph, using, board, eager=not fusion, clocks=rates)
-        kinds = [kernel for kernel, _, _ in found.kernels]
-        off = bounds(using, kinds, board, np.array([one for _, _, one in found.kernels]))
-        record = _prediction(graph, found, board, using, mode, off)
-        record["clocks"] = statement(kinds, board, applied(using, rates))
-        record |= {"kernels": _kernels(found, off)} if per_kernel else {}
+        chosen = get(predictor)
+        prediction = total(graph, chosen, board, eager=not fusion, clocks=chosen_clocks)
+        kinds = [kernel for kernel, _, _ in prediction.kernels]
+        intervals = bounds(chosen, kinds, board, np.array([seconds for _, _, seconds in prediction.kernels]))
+        record = _prediction(graph, prediction, board, chosen, mode, intervals)
+        record["clocks"] = statement(kinds, board, applied(chosen, chosen_clocks))
+        record |= {"kernels": _kernels(prediction, intervals)} if per_kernel else {}
     output.show("predict", lambda: record, lambda: _lines(record))
 
 
@@ -168,24 +168,24 @@ def _clocks(text: str) -> Clocks:
     raise InputError(f"--clocks {text}: write sustained, boost, or a share above 0 and up to 1, such as 0.85")
 
 
-def _prediction(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: str, off: Bounds) -> dict[str, Any]:
-    """Return the prediction as JSON data, in SI units. mode: `training` or `inference`; off: intervals of the kernels."""
+def _prediction(graph: Graph, time: Total, gpu: Gpu, predictor: Predictor, mode: str, bounds: Bounds) -> dict[str, Any]:
+    """Return the prediction as JSON data, in SI units. mode: `training` or `inference`; bounds: intervals of the kernels."""
     from clustersim.report.verdicts import band, verdict
 
     sums: dict[str, tuple[int, float]] = {}
-    for kernel, count, one in found.kernels:
+    for kernel, count, each in time.kernels:
         launches, seconds = sums.get(kernel.kind, (0, 0.0))
-        sums[kernel.kind] = launches + count, seconds + count * one
-    margin = off.margin(found.seconds, found.critical)
-    share = 100 * found.waits / found.seconds if found.seconds else 0.0
+        sums[kernel.kind] = launches + count, seconds + count * each
+    margin = bounds.margin(time.seconds, time.critical)
+    share = 100 * time.waits / time.seconds if time.seconds else 0.0
     waits = f"; {share:.0f} % of the time waits for the CPU, whose calls are guessed and not in it" if share > 5 else ""
     memory: dict[str, Any] = {}
     if needed := graph.memory:
-        said, published = verdict(needed.total, gpu.memory), band(needed.total, gpu.memory)
-        basis = {"verdict": said, "ran_share": published.share, "evidence": published.text}
+        judgement, published = verdict(needed.total, gpu.memory), band(needed.total, gpu.memory)
+        basis = {"verdict": judgement, "ran_share": published.share, "evidence": published.text}
         sizes = {"total_bytes": needed.total, "capacity_bytes": gpu.memory}
         kinds = {f"{kind}_bytes": value for kind, value in needed._asdict().items()}
-        memory = {"fits": said == "likely", "memory": basis | sizes | kinds}
+        memory = {"fits": judgement == "likely", "memory": basis | sizes | kinds}
     return {
         "model": graph.name,
         "gpu": gpu.name,
@@ -193,28 +193,28 @@ def _prediction(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode
         "predictor": predictor.name,
         "parameters": graph.parameters,
         "flop": graph.flop,
-        "seconds": found.seconds,
+        "seconds": time.seconds,
         "seconds_low": margin.low,
         "seconds_high": margin.high,
         "interval": margin.note + waits,
-        "waiting_for_cpu": found.waits,
-        "phases": [part._asdict() for part in found.parts],
-        "launches": sum(part.launches for part in found.parts),
+        "waiting_for_cpu": time.waits,
+        "phases": [part._asdict() for part in time.parts],
+        "launches": sum(part.launches for part in time.parts),
         "classes": [
             {"kind": kind, "launches": count, "seconds": seconds / count}
             for kind, (count, seconds) in sorted(sums.items(), key=lambda item: -item[1][1])
         ],
-        "errors": [str(scope) for scope in predictor.statement([kernel for kernel, _, _ in found.kernels], gpu)],
+        "errors": [str(scope) for scope in predictor.statement([kernel for kernel, _, _ in time.kernels], gpu)],
         "priced_by_bytes_alone": list(graph.unknown),
         **memory,
     }
 
 
-def _kernels(found: Total, off: Bounds) -> list[dict[str, Any]]:
+def _kernels(prediction: Total, intervals: Bounds) -> list[dict[str, Any]]:
     """Return all distinct kernels as JSON data, with the seconds per launch, in descending order of total time."""
-    ends = off.ends()
+    ends = intervals.ends()
     rows = []
-    for kernel, launches, seconds in found.kernels:
+    for kernel, launches, seconds in prediction.kernels:
         sizes = (kernel.batch, kernel.m, kernel.n, kernel.k) if kernel.k else (kernel.m, kernel.n)
         names: dict[str, Any] = {key: getattr(kernel, key) for key in ("kind", "op", "dtype")}
         names["shape"] = "×".join(map(str, sizes))
@@ -256,11 +256,11 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
 def _times_table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[str]:
     """Return kernels, or classes of kernels, as a table of their launches, times and share of the sum of all times."""
     ends = ("low", "high") if rows and "seconds_low" in rows[0] else ()
-    whole = math.fsum(row["launches"] * row["seconds"] for row in rows) or 1.0
+    total = math.fsum(row["launches"] * row["seconds"] for row in rows) or 1.0
 
     def cells(row: dict[str, Any]) -> list[str]:
         every = row["launches"] * row["seconds"]
-        times = [duration(row["seconds"]), duration(every), f"{100 * every / whole:.1f} %"]
+        times = [duration(row["seconds"]), duration(every), f"{100 * every / total:.1f} %"]
         bounds = [duration(seconds) if (seconds := row[f"seconds_{end}"]) else "" for end in ends]
         return [*(row[name] for name in names), f"{row['launches']:,}", *times, *bounds]
 

@@ -78,7 +78,7 @@ def train(
         check_output("--out", out, (".safetensors",), data or ())
     with naming("NAME"):
         learn = plugins.load(ROOM, name, "train")
-    given = sources.given(data, leave_out or ())
+    measured = sources.given(data, leave_out or ())
     path = weights_file.shipped(name) if install else out or Path(f"{name}.safetensors")
     scratch = path.with_name(f".{path.name}.parts")
     with plugins.blaming(ROOM, name), progressing(silent=False) as progress:
@@ -86,7 +86,7 @@ def train(
         def report(task: str, done: int, total: int) -> None:
             progress(f"{name}: {task}, {done} of {total}")
 
-        weights = learn(given, seed, report, scratch)
+        weights = learn(measured, seed, report, scratch)
         weights_file.save(path, weights)
     training.discard(scratch)
     typer.echo("\n".join([f"wrote {path}", *_table_lines(model_card.errors(weights.meta))]))
@@ -130,14 +130,14 @@ def evaluate(
         check_output("--plots", plots / drawings.PAGE, (".html",), data or ())
     keys = errors.groups(by)
     with naming("--predictor"):
-        opened = [get(name, weights) for name in _named(predictor, weights, ("roofline", *SHIPPED))]
+        opened = [get(name, weights) for name in _predictor_names(predictor, weights, ("roofline", *SHIPPED))]
     if models:
         from clustersim.lab.whole_models import TABLE
         from clustersim.lab.whole_models import runs as model_runs
 
         places = sources.places(sources.given(data))
         folder = next((place for place in places if (place / TABLE).is_file()), places[0])
-        runs = {one.name: list(model_runs(folder, one)) for one in opened}
+        runs = {model.name: list(model_runs(folder, model)) for model in opened}
         records = {
             name: [{**run._asdict(), "error": run.error, "their_error": run.their_error} for run in part]
             for name, part in runs.items()
@@ -147,7 +147,7 @@ def evaluate(
         return
     samples = test_samples(sources.given(data), split)
     with naming("--predictor"):
-        frames = [errors.judge(one, samples, split, scalar) for one in opened]
+        frames = [errors.judge(model, samples, split, scalar) for model in opened]
     rows = [row for frame in frames for row in errors.errors(frame, keys)]
     data_of = {"split": split, "by": keys, "errors": rows}
     output.show("lab evaluate", lambda: data_of, lambda: _table_lines(_judged(rows, keys, split)))
@@ -202,28 +202,28 @@ def show(
 
     if card:
         check_output("--card", card, (".md",), [weights] if weights else ())
-    named = _named(predictor, weights, SHIPPED)
+    named = _predictor_names(predictor, weights, SHIPPED)
     if card and named != [CARD]:
         raise InputError(f"--card: {CARD} alone has a model card; write --predictor {CARD} --card FILE")
     if weights is None and (missing := [name for name in named if name not in SHIPPED]):
         raise InputError(f"{missing[0]!r} ships no weights; those that do: {', '.join(SHIPPED)}")
-    found = {name: weights_file.read(weights or weights_file.shipped(name), name) for name in named}
+    read = {name: weights_file.read(weights or weights_file.shipped(name), name) for name in named}
     if card is not None:
-        model_card.write(card, found[CARD])
+        model_card.write(card, read[CARD])
         typer.echo(f"wrote {card}")
         return
-    fields = {"predictors": {name: one.meta for name, one in found.items()}}
+    fields = {"predictors": {name: file.meta for name, file in read.items()}}
     output.show(
-        "lab show", lambda: fields, lambda: [line for one in found.values() for line in _weights_lines(one, full)]
+        "lab show", lambda: fields, lambda: [line for file in read.values() for line in _weights_lines(file, full)]
     )
 
 
-def _named(names: list[str] | None, weights: Path | None, known: Sequence[str]) -> list[str]:
+def _predictor_names(names: list[str] | None, weights: Path | None, known: Sequence[str]) -> list[str]:
     """Return the named predictors, by default all `known` ones. Raises InputError if `weights` are given for several."""
-    found = list(names or known)
-    if weights is not None and len(found) != 1:
+    chosen = list(names or known)
+    if weights is not None and len(chosen) != 1:
         raise InputError("--weights belongs to one predictor; name it with --predictor")
-    return found
+    return chosen
 
 
 def _weights_lines(weights: Weights, full: bool) -> Iterator[str]:
@@ -239,17 +239,17 @@ def _weights_lines(weights: Weights, full: bool) -> Iterator[str]:
         tables += [model_card.errors(meta), model_card.wide(meta), model_card.own(meta), model_card.intervals(meta)]
         tables += [model_card.learned(weights), model_card.boards(weights)]
         tables += [model_card.rows(meta), model_card.sources(meta)]
-    for made in tables:
-        yield from _table_lines(made)
+    for weights_table in tables:
+        yield from _table_lines(weights_table)
 
 
-def _table_lines(made: WeightsTable) -> list[str]:
+def _table_lines(weights: WeightsTable) -> list[str]:
     """Return a table as lines with its title, without empty columns; nothing if it has no rows."""
-    if not made.rows:
+    if not weights.rows:
         return []
-    kept = [i for i, _ in enumerate(made.header) if any(row[i] for row in made.rows)]
-    sides = "".join("<" if i < made.names else ">" for i in kept)
-    return [made.title, *table([[row[i] for i in kept] for row in (made.header, *made.rows)], sides)]
+    kept = [i for i, _ in enumerate(weights.header) if any(row[i] for row in weights.rows)]
+    sides = "".join("<" if i < weights.names else ">" for i in kept)
+    return [weights.title, *table([[row[i] for i in kept] for row in (weights.header, *weights.rows)], sides)]
 
 
 def _judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> WeightsTable:
@@ -272,20 +272,20 @@ def _judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) 
     return WeightsTable(f"absolute errors, split {split}", head, [tuple(cells(row)) for row in rows], 1 + len(keys))
 
 
-def _model_lines(name: str, found: list[ModelRun]) -> list[str]:
+def _model_lines(name: str, runs: list[ModelRun]) -> list[str]:
     """Return two tables of a predictor: every run, those with contradictory labels last, and the mean absolute errors."""
     from clustersim.lab.whole_models import means
 
-    def ends(one: ModelRun | Mean, errors: Sequence[float | None], sign: str) -> list[str]:
+    def ends(row: ModelRun | Mean, errors: Sequence[float | None], sign: str) -> list[str]:
         shares = ["" if error is None else f"{100 * error:{sign}.1f} %" for error in errors]
-        return [*shares, "" if one.trusted else "doubtful"]
+        return [*shares, "" if row.trusted else "doubtful"]
 
     each = [["model", "GPU", "mode", "option", "seq", "batch", "measured", name, "error", "NeuSight", "label"]]
-    for run in found:
+    for run in runs:
         case = [run.model, run.gpu, run.mode, run.option, str(run.seq), str(run.batch)]
         times = [f"{1e3 * run.measured:.1f} ms", f"{1e3 * run.ours:.1f} ms"]
         each.append([*case, *times, *ends(run, (run.error, run.their_error), "+")])
     mean = [["GPU", "mode", "option", "runs", name, "NeuSight", "label"]]
-    mean += [[m.gpu, m.mode, m.option, str(m.runs), *ends(m, (m.ours, m.theirs), "")] for m in means(found)]
-    whole, errors = f"{name}: whole models", f"{name}: mean absolute errors"
-    return [whole, *table(each, "<<<<>"), errors, *table(mean, "<<<>")]
+    mean += [[m.gpu, m.mode, m.option, str(m.runs), *ends(m, (m.ours, m.theirs), "")] for m in means(runs)]
+    models, errors = f"{name}: whole models", f"{name}: mean absolute errors"
+    return [models, *table(each, "<<<<>"), errors, *table(mean, "<<<>")]

@@ -28,8 +28,8 @@ def show_list(
     output: Annotated[CommandOutput, ("as_json",)],
 ) -> None:
     """List names: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""
-    head, *found = _rows(what)
-    rows = [dict(zip(head, row, strict=True)) for row in found]
+    head, *values = _rows(what)
+    rows = [dict(zip(head, row, strict=True)) for row in values]
     width = get_terminal_size().columns if sys.stdout.isatty() else None
     output.show("list", lambda: {what: rows}, lambda: [line[:width] for line in _table(rows)])
 
@@ -43,8 +43,8 @@ def _rows(what: What) -> Iterator[tuple[Any, ...]]:
 
         yield "name", "nodes", "gpus", "gpu", "what"
         for name, path in files(what).items():
-            made = described(document_of(path))[1]
-            yield name, made.nodes, made.gpus, made.gpu.name, _comment(path)
+            cluster = described(document_of(path))[1]
+            yield name, cluster.nodes, cluster.gpus, cluster.gpu.name, _comment(path)
     elif what == "workloads":
         from clustersim.model.parameters import parameters
         from clustersim.parallel.load import load
@@ -79,7 +79,7 @@ def _plugins(room: str) -> Iterator[tuple[str, str]]:
     from clustersim import plugins
 
     for name, module in sorted(plugins.names(room).items()):
-        yield name, _first(importlib.import_module(module).__doc__ or "")
+        yield name, _first_sentence(importlib.import_module(module).__doc__ or "")
     for name, package in sorted(plugins.installed(room).items()):  # not loaded: their code may be broken
         yield name, f"From the installed package {package}"
 
@@ -87,10 +87,10 @@ def _plugins(room: str) -> Iterator[tuple[str, str]]:
 def _comment(path: Path) -> str:
     """Return the first sentence of the comment at the start of a file."""
     comment = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
-    return _first(" ".join(line.removeprefix("#").strip() for line in comment))
+    return _first_sentence(" ".join(line.removeprefix("#").strip() for line in comment))
 
 
-def _first(text: str) -> str:
+def _first_sentence(text: str) -> str:
     """Return the first sentence of a text, without its full stop."""
     return re.split(r"(?<!\bal)\.(?:\s+(?=[A-Z`\d])|$)", " ".join(text.partition("\n\n")[0].split()))[0]
 

@@ -32,7 +32,7 @@ def main() -> None:
     if "OMP_NUM_THREADS" not in os.environ:  # which numpy reads next
         os.environ.setdefault(THREADS, "1")
     os.environ.setdefault(PYDANTIC_PLUGINS, "1")
-    with _answering() as pressed:
+    with _recording_interrupts() as pressed:
         try:
             code, sentence = _call(sys.argv[1:])
         except BaseException:
@@ -40,31 +40,33 @@ def main() -> None:
                 raise
             code, sentence = INTERRUPTED  # whatever error a library made of it
         if sentence:
-            _say(f"clustersim: {sentence}")
+            _print_error(f"clustersim: {sentence}")
     sys.exit(code)
 
 
 def _call(arguments: Sequence[str]) -> tuple[int, str]:
     """Return (exit code, message) of a command line; the message is a sentence, and hints in further lines."""
     from clustersim import plugins
-    from clustersim.cli.app import Abort, UsageError, app, named
-    from clustersim.cli.commands import sentence
+    from clustersim.cli.app import Abort, UsageError, app, needed_commands
+    from clustersim.cli.commands import error_sentence
     from clustersim.errors import ClustersimError, for_command
 
     try:
         plugins.forget()
         with for_command(), plugins.answering():
-            code = app(named(arguments))(list(arguments) or ["--help"], standalone_mode=False, prog_name="clustersim")
+            code = app(needed_commands(arguments))(
+                list(arguments) or ["--help"], standalone_mode=False, prog_name="clustersim"
+            )
         sys.stdout.flush()
     except ClustersimError as error:
-        said = " ".join(str(error).splitlines())
-        return error.exit_code, f"{said}\n{help_}" if (help_ := getattr(error, "advice", "")) else said
+        text = " ".join(str(error).splitlines())
+        return error.exit_code, f"{text}\n{help_}" if (help_ := getattr(error, "advice", "")) else text
     except UsageError as error:
-        return 2, " ".join(sentence(error, list(arguments)).splitlines())
+        return 2, " ".join(error_sentence(error, list(arguments)).splitlines())
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED
     except (OSError, SystemExit) as error:
-        if _broken(error):
+        if _is_broken_pipe(error):
             _discard(sys.stdout)
             return 0, ""  # the reader needs no more
         if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EFBIG):
@@ -93,7 +95,7 @@ def _fill_streams() -> None:
 
 
 @contextmanager
-def _answering() -> Iterator[list[int]]:
+def _recording_interrupts() -> Iterator[list[int]]:
     """Record every Ctrl-C, because libraries turn it into their own errors, or lose it where no error can be raised."""
     pressed: list[int] = []
     if (
@@ -124,14 +126,14 @@ def _answering() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, signal.SIG_IGN if pressed else signal.default_int_handler)
 
 
-def _broken(error: BaseException | None) -> bool:
+def _is_broken_pipe(error: BaseException | None) -> bool:
     """Return whether an error comes from a pipe whose reader has ended."""
     while error is not None and not isinstance(error, BrokenPipeError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
-def _say(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     """Print a sentence on standard error, if anyone can read it."""
     try:
         print(sentence, file=sys.stderr, flush=True)

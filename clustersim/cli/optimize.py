@@ -12,7 +12,7 @@ import typer
 from clustersim.cli import options
 from clustersim.cli.answer import PointCommand
 from clustersim.cli.main import INTERRUPTED
-from clustersim.cli.sweep import best_lines, likely, point_table
+from clustersim.cli.sweep import best_lines, likely_lines, point_table
 from clustersim.files import keeping_inputs
 from clustersim.units import plural
 
@@ -54,10 +54,10 @@ def optimize(
 
     output.check_file(topology, workload)
     written, stop = options.by_key(settings), Stop(interruptible=True, within=within)
-    given = {key for key, value in changes.items() if value is not None} | written.keys()
-    asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)
-    asked = replace(asked, fixed=options.on_machine(machine, topology, asked.fixed, asked.axes))
-    wanted = objective_of(objective, target)
+    set_keys = {key for key, value in changes.items() if value is not None} | written.keys()
+    requested = space({**changes, **dict.fromkeys(free(set_keys), "auto")}, written)
+    requested = replace(requested, fixed=options.on_machine(machine, topology, requested.fixed, requested.axes))
+    goal = objective_of(objective, target)
     with output.progress() as progress, keeping_inputs() as read:
         progress("load")
         case = load(Files(str(topology), str(workload), read, engine, prices.figures()), unlikely)
@@ -66,60 +66,60 @@ def optimize(
             better = "" if gap is None else f", none better by more than {gap:.1%}"
             progress(f"simulate: {done} done, at most {left:,} left{better}")
 
-        found = answer(case, asked, wanted, top, tell, Limits(stop, trials or math.inf))
-    words = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
-    near = nearest_to(case, found.best[0].point)
+        result = answer(case, requested, goal, top, tell, Limits(stop, trials or math.inf))
+    words = StepQuestion(topology, workload, engine=engine, machine=machine).commands(requested.by_set)
+    near = nearest_to(case, result.best[0].point)
     output.show(
         "optimize",
-        lambda: _fields(found, words) | {"nearest_run": near},
-        lambda: [*_lines(found, words), str(near["said"]), *filter(None, [untried(case, asked)])],
+        lambda: _fields(result, words) | {"nearest_run": near},
+        lambda: [*_lines(result, words), str(near["said"]), *filter(None, [untried(case, requested)])],
     )
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED[0])
 
 
-def _fields(found: SearchResult, words: PointCommand) -> dict[str, Any]:
+def _fields(result: SearchResult, words: PointCommand) -> dict[str, Any]:
     """Return the best splits, each with its command and its loss to the best, and counts of other splits, as JSON data."""
     from clustersim.optimization.why import why
 
     rows = [
         {
-            **one.row,
-            "run": shlex.join(words(one.point)),
-            "same": [shlex.join(words(point)) for point in one.same],
-            "why": "" if place == 0 else why(found.best[0].row, one.row, found.goal),
+            **split.row,
+            "run": shlex.join(words(split.point)),
+            "same": [shlex.join(words(point)) for point in split.same],
+            "why": "" if place == 0 else why(result.best[0].row, split.row, result.goal),
         }
-        for place, one in enumerate(found.best)
+        for place, split in enumerate(result.best)
     ]
-    counts: dict[str, float] = {"points": found.points, "points_simulated": found.simulated}
-    counts |= {"points_bounded": found.bounded, "points_same": found.twins}
-    counts |= {} if found.gap is None else {"points_open": found.open_points, "gap": found.gap}
-    reasons = {f"points_{name.replace('does not fit', 'not_fitting')}": n for name, n in found.refused.counts.items()}
-    return {"objective": found.goal, **counts, **reasons, "best_run": rows[0]["run"], "rows": rows}
+    counts: dict[str, float] = {"points": result.points, "points_simulated": result.simulated}
+    counts |= {"points_bounded": result.bounded, "points_same": result.twins}
+    counts |= {} if result.gap is None else {"points_open": result.open_points, "gap": result.gap}
+    reasons = {f"points_{name.replace('does not fit', 'not_fitting')}": n for name, n in result.refused.counts.items()}
+    return {"objective": result.goal, **counts, **reasons, "best_run": rows[0]["run"], "rows": rows}
 
 
-def _lines(found: SearchResult, words: PointCommand) -> list[str]:
+def _lines(result: SearchResult, words: PointCommand) -> list[str]:
     """Return the best splits as a table, the command of the best, why it is the best, and counts of other splits."""
     from clustersim.optimization.why import same, why
     from clustersim.report.terminal import wrapped
 
-    points = [one.point for one in found.best]
-    rows = [{**one.row, "run": shlex.join(words(one.point))} for one in found.best]
-    lines = [*point_table(rows, points, True, found.goal), *best_lines(words(points[0])), *likely(rows)]
+    points = [split.point for split in result.best]
+    rows = [{**split.row, "run": shlex.join(words(split.point))} for split in result.best]
+    lines = [*point_table(rows, points, True, result.goal), *best_lines(words(points[0])), *likely_lines(rows)]
     reasons = []
-    for place, one in enumerate(found.best):
-        behind = [why(found.best[0].row, one.row, found.goal)] if place else []
-        if said := "; ".join([*behind, *filter(None, [same(one)])]):
-            reasons += wrapped(f"{place + 1}. {said}", "  ", "   ")
+    for place, split in enumerate(result.best):
+        behind = [why(result.best[0].row, split.row, result.goal)] if place else []
+        if reason := "; ".join([*behind, *filter(None, [same(split)])]):
+            reasons += wrapped(f"{place + 1}. {reason}", "  ", "   ")
     lines += ["why it is the best:", *reasons, ""] if reasons else []
-    found_of = f"{found.simulated:,} of {found.points:,} points were simulated"
-    out = [f"{found_of}; {found.bounded:,} are worse by a lower bound"]
-    out += [f"{found.twins:,} take the same step as one of these"] if found.twins else []
+    found_of = f"{result.simulated:,} of {result.points:,} points were simulated"
+    out = [f"{found_of}; {result.bounded:,} are worse by a lower bound"]
+    out += [f"{result.twins:,} take the same step as one of these"] if result.twins else []
     names = {"does not fit": "are not likely to fit"}
-    out += [f"{n:,} {names.get(name, name)}" for name, n in found.refused.counts.items()]
-    such = [f"  {kind}, such as: {why}" for kind, why in found.refused.examples.items() if kind != "does not fit"]
-    if found.gap is not None:
-        many = plural(found.open_points, "point was", "points were")
-        better = f"none is better than the first by more than {found.gap:.1%}"
+    out += [f"{n:,} {names.get(name, name)}" for name, n in result.refused.counts.items()]
+    such = [f"  {kind}, such as: {why}" for kind, why in result.refused.examples.items() if kind != "does not fit"]
+    if result.gap is not None:
+        many = plural(result.open_points, "point was", "points were")
+        better = f"none is better than the first by more than {result.gap:.1%}"
         such.append(f"ended early: {many} not reached, of which {better}")
     return [*lines, ", ".join(out), *such]

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from clustersim.simulation import Progress
 
 
-def topology_file(given: str) -> Path:
+def topology_file(name: str) -> Path:
     """Return the file of a topology; print a note on standard error if it was named by an old name."""
-    path, new = find("topologies", given), renamed("topologies", given)
+    path, new = find("topologies", name), renamed("topologies", name)
     if new:
-        said = f"{given} is now called {new}, as the number counts nodes; the old name still works"
-        typer.echo(f"clustersim: {said}", err=True)
+        note = f"{name} is now called {new}, as the number counts nodes; the old name still works"
+        typer.echo(f"clustersim: {note}", err=True)
     return path
 
 
-def model_file(given: str) -> str:
+def model_file(name: str) -> str:
     """Return the argument of `predict`: the file of a shipped workload for its bare name, anything else unchanged."""
-    return str(files("workloads")[given]) if given in files("workloads") and not Path(given).exists() else given
+    return str(files("workloads")[name]) if name in files("workloads") and not Path(name).exists() else name
 
 
 def completing(room: Room) -> Callable[[str], list[str]]:
@@ -131,19 +131,20 @@ def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:
     lists: whether an option takes several values, separated by commas, as one text.
     """
 
-    def key_option(one: Option) -> Any:
-        kind = str if lists or one.form in ("word", "degree") else int
-        shown = {"help": one.what, "metavar": one.values if lists else None}
-        return parameter(one.name, Annotated[kind | None, shown, "--seq --sequence" if one.name == "seq" else one.flag])
+    def key_option(option: Option) -> Any:
+        kind = str if lists or option.form in ("word", "degree") else int
+        shown = {"help": option.what, "metavar": option.values if lists else None}
+        flags = "--seq --sequence" if option.name == "seq" else option.flag
+        return parameter(option.name, Annotated[kind | None, shown, flags])
 
-    keys = {one.name: one.key for one in options}
-    return OptionGroup([key_option(one) for one in options], lambda **given: {keys[name]: given[name] for name in keys})
+    keys = {option.name: option.key for option in options}
+    return OptionGroup([*map(key_option, options)], lambda **values: {keys[name]: values[name] for name in keys})
 
 
 def change_options(keys: Sequence[Option]) -> OptionGroup:
     """Return the options of keys, and `--set`; their value is {dotted key: value} of what is given."""
     group, setting = key_options(keys), parameter("settings", Setting)
-    return OptionGroup([*group.options, setting], lambda settings, **given: overrides(group.value(**given), settings))
+    return OptionGroup([*group.options, setting], lambda settings, **values: overrides(group.value(**values), settings))
 
 
 RunChanges = Annotated[dict[str, Any], change_options(RUN_OPTIONS)]
@@ -154,11 +155,11 @@ ClusterChanges = Annotated[dict[str, Any], change_options(cluster_keys.OPTIONS)]
 """Changes of a topology."""
 
 
-def _permit(context: typer.Context, given: list[str] | None) -> list[str] | None:
+def _permit(context: typer.Context, texts: list[str] | None) -> list[str] | None:
     """Permit the plugins named by `--plugins` until the command ends."""
-    names = [part.strip() for text in given or () for part in text.split(",") if part.strip()]
+    names = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
     context.with_resource(plugins.permitted(*names))
-    return given
+    return texts
 
 
 def naming(option: str) -> AbstractContextManager[None]:
@@ -254,18 +255,18 @@ PriceOptions = Annotated[Prices, ()]
 
 def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:
     """Return {dotted key: value} of the options in `changes`, then of `--set`. Raises InputError for a key set by both."""
-    given = {key: value for key, value in changes.items() if value is not None}
-    found = by_key(settings)
-    for key in given.keys() & found.keys():
-        both = f"{FLAGS[key]} {given[key]} and --set {key}={found[key]}"
+    by_option = {key: value for key, value in changes.items() if value is not None}
+    by_set = by_key(settings)
+    for key in by_option.keys() & by_set.keys():
+        both = f"{FLAGS[key]} {by_option[key]} and --set {key}={by_set[key]}"
         raise InputError(f"{both} set the same key; give one of the two")
-    return given | found
+    return by_option | by_set
 
 
 def on_machine(
     machine: Path | None,
     topology: Path,
-    given: Mapping[str, object],
+    changes: Mapping[str, object],
     axes: Mapping[str, Sequence[object]] | None = None,
 ) -> dict[str, object]:
     """Return the overrides by dotted key, together with those of a machine file. Raises InputError if the file does not apply.
@@ -273,25 +274,25 @@ def on_machine(
     axes: keys with several values, which must all describe the measured cluster.
     """
     if machine is None:
-        return dict(given)
+        return dict(changes)
     from clustersim.calibration.machine import Machine
 
     measured, several = Machine.read(machine), axes or {}
-    found: dict[str, object] = {}
+    measured_values: dict[str, object] = {}
     for gpu in several.get("cluster.gpu", [None]):
         point = {key: values[0] for key, values in several.items()} | ({"cluster.gpu": gpu} if gpu is not None else {})
-        found = measured.overrides(topology, {**given, **point})
-    return {key: value for key, value in found.items() if key not in several}
+        measured_values = measured.overrides(topology, {**changes, **point})
+    return {key: value for key, value in measured_values.items() if key not in several}
 
 
 def by_key(settings: Sequence[str] | None) -> dict[str, str]:
     """Return {key: value} of `--set key=value` options. Raises InputError for another form, and for a key given twice."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for text in settings or ():
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key:
             raise InputError(f"--set {text!r} has no value; write key=value, such as training.recompute=full")
-        if key in found:
-            raise InputError(f"--set {key} is given twice, as {found[key]} and as {value}; keep one of them")
-        found[key] = value
-    return found
+        if key in by_name:
+            raise InputError(f"--set {key} is given twice, as {by_name[key]} and as {value}; keep one of them")
+        by_name[key] = value
+    return by_name

@@ -12,7 +12,7 @@ import typer
 from clustersim.cli import options
 from clustersim.cli.answer import PointCommand, print_json
 from clustersim.cli.main import INTERRUPTED
-from clustersim.cli.sweep import best_lines, doubtful, doubts
+from clustersim.cli.sweep import best_lines, doubt_lines, is_doubtful
 from clustersim.errors import InputError
 from clustersim.files import keeping_inputs
 from clustersim.report.table import table
@@ -90,108 +90,115 @@ def plan(
     if gpu is None and not fixed.keys() & {"cluster.gpu", "cluster.node"}:
         axes["cluster.gpu"] = fixed["cluster.gpu"] = GPU
     written = {key: str(fixed.pop(key)) for key, text in axes.items() if text is not None}
-    given = {key: words(key.rpartition(".")[2], text) for key, text in written.items()}
+    compared = {key: words(key.rpartition(".")[2], text) for key, text in written.items()}
     where = find("topologies", topology or TOPOLOGY)
-    fixed = options.on_machine(machine, where, fixed, given)
+    fixed = options.on_machine(machine, where, fixed, compared)
     usd = amount("--budget", budget, "20M or 1.5B") if budget else None
-    asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking, objective, pareto)
+    request = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, compared, blocking, objective, pareto)
     with output.progress() as progress, keeping_inputs() as read:
         progress("plan")
         case = load(Files(str(where), str(workload), read, costs=prices.figures()), unlikely)
-        planner = Planner(case, load_reliability(reliability), show=lambda *now: progress(_under_way(*now)), stop=stop)
-        found = answer(planner, asked)
+        planner = Planner(
+            case, load_reliability(reliability), show=lambda *now: progress(_progress_text(*now)), stop=stop
+        )
+        result = answer(planner, request)
         command = StepQuestion(where, workload, engine="auto", machine=machine).commands()
-        near = nearest_to(case, found.plans[0][1].point)
-        output.say(*_lines(found, command, workload.stem), str(near["said"]), "")
+        near = nearest_to(case, result.plans[0][1].point)
+        output.say(*_lines(result, command, workload.stem), str(near["said"]), "")
         others: list[Change] = []
-        for one in changes(planner, found) if output.out or output.as_json or not output.quiet else ():
-            if said := _change(found.request, found.plans[0][1], one):  # a plan is shown while others are searched
-                output.say(f"  {said}" if others else f"what a change is worth:\n  {said}")
-            others.append(one)
+        for change in changes(planner, result) if output.out or output.as_json or not output.quiet else ():
+            if line := _change_text(
+                result.request, result.plans[0][1], change
+            ):  # a plan is shown while others are searched
+                output.say(f"  {line}" if others else f"what a change is worth:\n  {line}")
+            others.append(change)
         if output.out or output.as_json:
-            found = replace(found, changes=tuple(others))
-            print_json("plan", _fields(found, command) | {"nearest_run": near}, output.out, output.as_json)
+            result = replace(result, changes=tuple(others))
+            print_json("plan", _fields(result, command) | {"nearest_run": near}, output.out, output.as_json)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED[0])
 
 
-def _under_way(sought: str, done: int, left: int) -> str:
+def _progress_text(sought: str, done: int, left: int) -> str:
     """Return the progress message: the kind of plan in progress, and the number of splits simulated and left."""
     return f"look for {sought}: {plural(done, 'split', 'splits')} simulated so far, at most {left:,} more may be better"
 
 
-def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
+def _fields(result: Answer, command: PointCommand) -> dict[str, Any]:
     """Return the plans of all kinds of cluster, and the effect of changed requests, as JSON data."""
-    asked = found.request
-    front = zip(found.winners, found.front, strict=True)
+    request = result.request
+    front = zip(result.winners, result.front, strict=True)
     return {
-        "tokens": asked.tokens,
-        "days": asked.days,
-        "budget_usd": asked.budget,
-        "nodes": asked.nodes,
-        "objective": found.goal,
-        "plans": [_plan_fields(one, command) for _, one in found.plans],
-        "pareto": [{"best_by": goals, **_plan_fields(one, command)} for goals, (_, one) in front],
-        "without": [{**kind, "why": why} for kind, why in found.without],
-        "batches": found.batches,
-        "played_days": found.played._asdict(),
+        "tokens": request.tokens,
+        "days": request.days,
+        "budget_usd": request.budget,
+        "nodes": request.nodes,
+        "objective": result.goal,
+        "plans": [_plan_fields(plan, command) for _, plan in result.plans],
+        "pareto": [{"best_by": goals, **_plan_fields(plan, command)} for goals, (_, plan) in front],
+        "without": [{**kind, "why": why} for kind, why in result.without],
+        "batches": result.batches,
+        "played_days": result.played._asdict(),
         "changes": [
             {
-                "what": one.what,
-                "free": one.free,
-                "plan": one.plan and _plan_fields(one.plan, command),
-                "misses": one.misses,
+                "what": change.what,
+                "free": change.free,
+                "plan": change.plan and _plan_fields(change.plan, command),
+                "misses": change.misses,
             }
-            for one in found.changes
+            for change in result.changes
         ],
     }
 
 
-def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
+def _plan_fields(plan: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     """Return one plan as JSON data: its size, cost, losses and checkpoints, and the command of its step."""
-    share, saved = found.goodput, found.goodput.checkpoint
-    size = {"nodes": found.nodes, "spares": share.spares, "gpus": found.row["ranks"], "days": found.days}
-    took = {key: getattr(found, key) for key in ("usd", "usd_owned", "kwh", "co2_kg")}
+    share, saved = plan.goodput, plan.goodput.checkpoint
+    size = {"nodes": plan.nodes, "spares": share.spares, "gpus": plan.row["ranks"], "days": plan.days}
+    took = {key: getattr(plan, key) for key in ("usd", "usd_owned", "kwh", "co2_kg")}
     lost = {"goodput": share.share, "progress": share.progress, "mtti_s": share.mtti}
     kept = {"checkpoint_interval_s": share.interval, "checkpoint_bytes": saved.size}
     rest = {"checkpoint_blocking_s": saved.blocking, "restart_s": share.restart, "slowest_replica": share.slowest}
-    points = {"points": found.screened, "points_simulated": found.tried, "gap": found.gap}
-    return size | took | lost | kept | rest | points | {"step": found.row, "run": shlex.join(command(found.point))}
+    points = {"points": plan.screened, "points_simulated": plan.tried, "gap": plan.gap}
+    return size | took | lost | kept | rest | points | {"step": plan.row, "run": shlex.join(command(plan.point))}
 
 
-def _lines(found: Answer, command: PointCommand, name: str) -> Iterator[str]:
-    """Yield the plans as a table, why some kinds of cluster have none, and failures and checkpoints of the best plan."""
+def _lines(result: Answer, command: PointCommand, name: str) -> Iterator[str]:
+    """Yield the plans as a table, why some kinds of cluster have none, and failures and checkpoints of the best plan.
+
+    command: function to the words of a point's run. name: of the workload.
+    """
     from clustersim.planning.batches import BATCH, most_tokens
     from clustersim.planning.request import BEST
     from clustersim.report.terminal import wrapped
 
-    asked, best = found.request, found.plans[0][1]
-    goal = f": the {BEST[found.goal]} plan" if asked.objective or found.goal != asked.goal else ""
-    most, tokens = (scaled(amount, "").strip() for amount in (most_tokens(asked.tokens), asked.tokens))
-    yield from (f"{name}, {tokens} tokens, within {asked.limits_text}{goal}", "", *_table(found.plans))
-    if not all(BATCH in kind for kind, _ in found.plans):
-        *others, last = map(str, found.batches)
+    request, best = result.request, result.plans[0][1]
+    goal = f": the {BEST[result.goal]} plan" if request.objective or result.goal != request.goal else ""
+    most, tokens = (scaled(amount, "").strip() for amount in (most_tokens(request.tokens), request.tokens))
+    yield from (f"{name}, {tokens} tokens, within {request.limits_text}{goal}", "", *_table(result.plans))
+    if not all(BATCH in kind for kind, _ in result.plans):
+        *others, last = map(str, result.batches)
         chosen = f"the best of {', '.join(others)} and {last}" if others else "the workload's"
-        said = f"batch: {chosen}, a larger one where none of these has a plan; beyond {most} tokens a step learns less from "
-        yield from ("", *wrapped(f"{said}{tokens} (Li et al. 2025); --global-batch N compares all at one", "", ""))
-    yield from ("", *(f"  {why}" for _, why in found.without))
-    for kind, one in found.plans if asked.goal == "rent" else ():
-        if one.usd is None:
+        sentence = f"batch: {chosen}, a larger one where none of these has a plan; beyond {most} tokens a step learns less from "
+        yield from ("", *wrapped(f"{sentence}{tokens} (Li et al. 2025); --global-batch N compares all at one", "", ""))
+    yield from ("", *(f"  {why}" for _, why in result.without))
+    for kind, plan in result.plans if request.goal == "rent" else ():
+        if plan.usd is None:
             yield f"  {_cluster(kind, ())} has the fewest GPUs, as its price is unknown; add --price"
-    if found.front:
+    if result.front:
         yield "no plan that was found beats these in GPUs, days, money and energy:"
-        yield from (*_table(found.front, [", ".join(goals) for goals in found.winners]), "")
+        yield from (*_table(result.front, [", ".join(goals) for goals in result.winners]), "")
     share, point = best.goodput, best.goodput.checkpoint
     yield f"a failure every {seconds(share.mtti)} takes {seconds(share.restart)} and the work since the last checkpoint"
     size, every = scaled(point.size, "B"), seconds(share.interval)
     yield f"a checkpoint of {size} every {every} stops the step for {seconds(point.blocking)}"
     yield f"the slowest replica of {best.row['dp']} takes {share.slowest - 1:.2%} longer than their mean"
-    mean, deviation, failures = found.played
+    mean, deviation, failures = result.played
     yield f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}"
     yield f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated"
-    for row, (_, one) in enumerate(found.plans, 1):
-        if one.gap is not None:
-            yield f"ended early: no plan on such a cluster is better than row {row} by more than {one.gap:.1%}"
+    for row, (_, plan) in enumerate(result.plans, 1):
+        if plan.gap is not None:
+            yield f"ended early: no plan on such a cluster is better than row {row} by more than {plan.gap:.1%}"
     yield from ("", *best_lines(command(best.point)))
 
 
@@ -201,45 +208,47 @@ def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = (
     head = ["", *names.split(","), "best by" if notes else ""]
     differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in plans}) > 1]
     cells = [head]
-    for place, (kind, one) in enumerate(plans):
-        row, step, kilos = one.row, seconds(one.row["expected_step_time_s"]), (one.kwh / 1e3, one.co2_kg / 1e3)
+    for place, (kind, plan) in enumerate(plans):
+        row, step, kilos = plan.row, seconds(plan.row["expected_step_time_s"]), (plan.kwh / 1e3, plan.co2_kg / 1e3)
         chunks = f" vpp {row['vpp']}" if row["vpp"] > 1 else ""
-        split = f"{'! ' if doubtful(row) else ''}tp {row['tp']} pp {row['pp']} dp {row['dp']}{chunks}"
-        size = [f"{place + 1}.", _cluster(kind, differ), f"{one.nodes:,}", f"{row['ranks']:,}", str(one.goodput.spares)]
-        speed = [str(row["global_batch"]), step, f"{row['mfu']:.1%}", f"{one.goodput.share:.1%}"]
-        money = ["-" if usd is None else dollars(usd) for usd in (one.usd, one.usd_owned)]
-        rest = [f"{one.days:.1f}" if one.days >= 1 else f"{one.days:.2g}", *money]
+        split = f"{'! ' if is_doubtful(row) else ''}tp {row['tp']} pp {row['pp']} dp {row['dp']}{chunks}"
+        spares = str(plan.goodput.spares)
+        size = [f"{place + 1}.", _cluster(kind, differ), f"{plan.nodes:,}", f"{row['ranks']:,}", spares]
+        speed = [str(row["global_batch"]), step, f"{row['mfu']:.1%}", f"{plan.goodput.share:.1%}"]
+        money = ["-" if usd is None else dollars(usd) for usd in (plan.usd, plan.usd_owned)]
+        rest = [f"{plan.days:.1f}" if plan.days >= 1 else f"{plan.days:.2g}", *money]
         rest += [f"{kilo:,.0f}" if kilo >= 10 else f"{kilo:.2g}" for kilo in kilos]
         cells.append([*size, split, *speed, *rest, notes[place] if notes else ""])
-    return [*table(cells), *doubts([one.row for _, one in plans])]
+    return [*table(cells), *doubt_lines([plan.row for _, plan in plans])]
 
 
 def _cluster(kind: Point, differ: Sequence[str]) -> str:
     """Return the properties in which a kind of cluster differs from the others."""
-    said = {"fabric.oversubscription": ":1"}
-    others = [f"{kind[key]}{said.get(key, '')}" for key in differ if key in kind]
+    suffixes = {"fabric.oversubscription": ":1"}
+    others = [f"{kind[key]}{suffixes.get(key, '')}" for key in differ if key in kind]
     return ", ".join([str(kind.get("cluster.gpu", kind.get("cluster.node"))), *others])
 
 
-def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
+def _change_text(request: PlanRequest, best: TrainingPlan, change: Change) -> str:
     """Return the plan of a change in words: nodes, days, difference in cost and step; "" for a free one that saves no time."""
-    money, other = one.request.budget != asked.budget, one.plan  # another budget gives the fastest plan
-    if other is None:
-        return f"{one.what}: no plan was found{', whatever the deadline' if money else ''}"
-    step = other.row["step_time_s"] / best.row["step_time_s"] - 1
-    if one.free and step >= 0:
+    money, plan = change.request.budget != request.budget, change.plan  # another budget gives the fastest plan
+    if plan is None:
+        return f"{change.what}: no plan was found{', whatever the deadline' if money else ''}"
+    step = plan.row["step_time_s"] / best.row["step_time_s"] - 1
+    if change.free and step >= 0:
         return ""
-    late = money and "days" in one.misses
-    said = f"{one.what}: {'free: ' if one.free else ''}{f'none within {asked.days:g} days, the fastest has ' if late else ''}"
-    said += f"{plural(other.nodes, 'node', 'nodes')}, {other.days:.1f} days"
-    name, unit = WEIGHED.get(asked.goal, ("usd", "USD"))
-    if (new := getattr(other, name)) is not None and (old := getattr(best, name)) is not None:
-        said += f", {'+' if new >= old else ''}{dollars(new - old)} {unit}"
-    if (batch := other.row["global_batch"]) != best.row["global_batch"]:
-        said += f", batches of {batch}"
-    elif other.nodes == best.nodes:
-        said += f", step {step:+.1%}"
-    return said + "".join(f", {_BEYOND[name]}" for name in one.misses if not (late and name == "days"))
+    late = money and "days" in change.misses
+    text = f"{change.what}: {'free: ' if change.free else ''}"
+    text += f"none within {request.days:g} days, the fastest has " if late else ""
+    text += f"{plural(plan.nodes, 'node', 'nodes')}, {plan.days:.1f} days"
+    name, unit = WEIGHED.get(request.goal, ("usd", "USD"))
+    if (new := getattr(plan, name)) is not None and (old := getattr(best, name)) is not None:
+        text += f", {'+' if new >= old else ''}{dollars(new - old)} {unit}"
+    if (batch := plan.row["global_batch"]) != best.row["global_batch"]:
+        text += f", batches of {batch}"
+    elif plan.nodes == best.nodes:
+        text += f", step {step:+.1%}"
+    return text + "".join(f", {_BEYOND[name]}" for name in change.misses if not (late and name == "days"))
 
 
 def goodput(
@@ -270,9 +279,9 @@ def goodput(
     def at(times: float) -> Goodput:
         return rules.goodput(rules.faster(how, times), nodes, gpus, held, copies, not blocking)
 
-    found = at(1.0)
-    domains = rules.rack_spares(how, found, nodes, rack)
+    result = at(1.0)
+    domains = rules.rack_spares(how, result, nodes, rack)
     storage = rules.enough_storage(how, at) * gpus
-    fields = rules.fields(found, domains, length, gpus, storage)
+    fields = rules.fields(result, domains, length, gpus, storage)
     cluster = nodes, gpus, node.gpu.name
-    output.show("goodput", lambda: fields, lambda: rules.lines(found, domains, length, cluster, storage, how))
+    output.show("goodput", lambda: fields, lambda: rules.lines(result, domains, length, cluster, storage, how))

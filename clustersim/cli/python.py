@@ -60,24 +60,24 @@ def _run(name: str, arguments: tuple[object, ...], options: Mapping[str, object]
     import typer
 
     from clustersim.cli.app import UsageError, app
-    from clustersim.cli.commands import sentence
+    from clustersim.cli.commands import error_sentence
 
     program = app([name])
     with TemporaryDirectory() as folder:
-        words = [name, *(_word(one, Path(folder), f"argument{i}") for i, one in enumerate(arguments, 1))]
+        words = [name, *(_word(value, Path(folder), f"argument{i}") for i, value in enumerate(arguments, 1))]
         for key, value in options.items():
             words += _option(key, value, Path(folder))
         leaf: Any = typer.main.get_command(program)
         for word in words:
             leaf = getattr(leaf, "commands", {}).get(word, leaf)
-        if any("--json" in getattr(one, "opts", ()) for one in leaf.params):
+        if any("--json" in getattr(option, "opts", ()) for option in leaf.params):
             words.append("--json")
         printed = io.StringIO()
         try:
             with redirect_stdout(printed):
                 program(words, standalone_mode=False, prog_name="clustersim")
         except UsageError as error:
-            raise InputError(sentence(error, words)) from error
+            raise InputError(error_sentence(error, words)) from error
     text = printed.getvalue()
     return json.loads(text) if words[-1] == "--json" else text
 
@@ -102,14 +102,14 @@ def save(result: Result) -> Path:
 
     Raises InputError for a cluster that the caller has built.
     """
-    asked = result._question
-    parts = asked.document.data, asked.job.document.data
-    digest = sha256(repr((parts, sorted(asked.stored.items(), key=repr))).encode()).hexdigest()[:8]
+    question = result._question
+    parts = question.document.data, question.job.document.data
+    digest = sha256(repr((parts, sorted(question.stored.items(), key=repr))).encode()).hexdigest()[:8]
     target = Path("results") / f"{result.summary['name']}-{digest}"
     with TemporaryDirectory() as folder:
         names = (Path(folder) / "cluster.yaml", Path(folder) / "job.yaml")
         files = [_written(data, name) for data, name in zip(parts, names, strict=True)]
-        words = replace(asked, topology=files[0], workload=files[1], overrides={}).words[2:]
+        words = replace(question, topology=files[0], workload=files[1], overrides={}).words[2:]
         _run("run", tuple(words), {"out": target, "force": True})
     return target
 
@@ -124,5 +124,5 @@ def _option(key: str, value: object, folder: Path) -> Iterator[str]:
     elif isinstance(value, bool):
         yield flag if value else f"--no-{flag[2:]}"
     else:
-        for one in value if isinstance(value, list | tuple) else [value]:
-            yield from (flag, _word(one, folder, key))
+        for item in value if isinstance(value, list | tuple) else [value]:
+            yield from (flag, _word(item, folder, key))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.answer import look, through_json
+from clustersim.cli.answer import emphasis, through_json
 from clustersim.cli.options import CommandOutput, MachineOption, ResultFolder, StandardOutput, TextOutput, on_machine
 from clustersim.errors import InputError, suggest
 from clustersim.units import seconds
@@ -33,12 +33,12 @@ def explain(result: ResultFolder, *, machine: MachineOption = None, output: Stan
 
     stored = StoredRun.of(result)
     with output.progress() as progress, stored.holding():
-        again, question = stored.again(progress), stored.question
+        step, question = stored.again(progress), stored.question
         if machine:
             changed = on_machine(machine, question.parts["topology"], question.overrides)
             question = replace(question, overrides=changed, machine=machine)
-        found = explained(question, progress, None if machine else again)
-    output.show("explain", found.facts, lambda: lines(found, look()))
+        explanation = explained(question, progress, None if machine else step)
+    output.show("explain", explanation.facts, lambda: lines(explanation, emphasis()))
 
 
 def compare(
@@ -69,13 +69,13 @@ def compare(
             stored = StoredRun.of(next(path for path in results if path != traces[0]))
             progress("read the trace")
             times = comparison(stored.again(progress), measured(traces[0]), rank)
-        output.show("compare", times.facts, lambda: trace_lines(times, look().strong))
+        output.show("compare", times.facts, lambda: trace_lines(times, emphasis().strong))
         return
     from clustersim.explain.differences import compared
     from clustersim.explain.text import compared as lines
 
-    found = compared(results)
-    output.show("compare", found.facts, lambda: lines(found, look().strong))
+    differences = compared(results)
+    output.show("compare", differences.facts, lambda: lines(differences, emphasis().strong))
 
 
 def trace(
@@ -98,26 +98,26 @@ def trace(
     stored, target = StoredRun.of(result), out or result / DETAILED
     check_output("--out", target, (".gz",))
     with output.progress() as progress:
-        found = stored.again(progress)
-        wanted = None if ranks == "kinds" else numbers(ranks, found.job.mesh.size)
+        run = stored.again(progress)
+        wanted = None if ranks == "kinds" else rank_numbers(ranks, run.job.mesh.size)
         progress("draw")
-        times = found.work.seconds if kernels else ()
-        parts = found.summary, found.record, found.facts.memory
-        drawn = detailed_trace(*parts, wanted, families_of(found.work, found.topology), times)
+        times = run.work.seconds if kernels else ()
+        parts = run.summary, run.record, run.facts.memory
+        drawn = detailed_trace(*parts, wanted, families_of(run.work, run.topology), times)
         size = drawn.size()
         if size.events > MAX_EVENTS and not output.quiet:
             about = f"about {float(f'{size.events:.2g}'):,.0f} events, {size.packed / 1e6:,.1f} MB packed"
             advice = f"a browser moves {MAX_EVENTS:,} smoothly; --ranks 0,8-15 draws fewer ranks"
             typer.echo(f"{about}: {advice}", err=True)
-        events = write_trace(target, drawn, found.summary, stored.manifest.question or "", progress)
+        events = write_trace(target, drawn, run.summary, stored.manifest.question or "", progress)
     output.say(f"{events:,} events written to {target} (open it at https://ui.perfetto.dev)")
 
 
-def numbers(text: str, ranks: int) -> list[int]:
+def rank_numbers(text: str, ranks: int) -> list[int]:
     """Return the ranks in `all` or a list such as `0,8-15`. Raises InputError for ranks that the job does not have."""
     if text == "all":
         return list(range(ranks))
-    found: dict[int, None] = {}
+    chosen: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
@@ -125,8 +125,8 @@ def numbers(text: str, ranks: int) -> list[int]:
         low, high = int(first), int(last or first)
         if not low <= high < ranks:
             raise InputError(f"--ranks {text}: the job has the ranks 0 to {ranks - 1}; write some of them")
-        found |= dict.fromkeys(range(low, high + 1))
-    return sorted(found)
+        chosen |= dict.fromkeys(range(low, high + 1))
+    return sorted(chosen)
 
 
 def rerun(result: ResultFolder, output: StandardOutput) -> None:
@@ -140,18 +140,18 @@ def rerun(result: ResultFolder, output: StandardOutput) -> None:
 
     with output.progress() as progress:
         run = StoredRun.of(result)
-        found = through_json(run.again(progress).summary)
+        summary = through_json(run.again(progress).summary)
     stored = read_summary(result)
-    other = [key for key, value in found.items() if stored.get(key) != value]
-    facts = {"question": run.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}
-    now, was = seconds(found["step_time_s"]), stored.get("step_time_s")
-    said = f"the same comes out: {now}, and all else in summary.json"
-    if other:
+    differing = [key for key, value in summary.items() if stored.get(key) != value]
+    step, was = summary["step_time_s"], stored.get("step_time_s")
+    facts = {"question": run.command, "same": not differing, "step_time_s": step, "differs": differing}
+    sentence = f"the same comes out: {seconds(step)}, and all else in summary.json"
+    if differing:
         before = f"{seconds(was)} as {run.manifest.clustersim} had it" if isinstance(was, int | float) else ""
-        said = f"another result comes out: {now}, {before or 'nothing there before'}; "
-        said += f"other than in summary.json: {', '.join(other)}"
-    output.show("rerun", lambda: facts, lambda: [run.command, said])
-    if other:
+        sentence = f"another result comes out: {seconds(step)}, {before or 'nothing there before'}; "
+        sentence += f"other than in summary.json: {', '.join(differing)}"
+    output.show("rerun", lambda: facts, lambda: [run.command, sentence])
+    if differing:
         raise typer.Exit(1)
 
 
@@ -174,12 +174,12 @@ def report(
 
     def draw() -> str:
         with output.progress() as progress, stored.holding():
-            found = stored.again(progress)
+            step = stored.again(progress)
             if costs := read_summary(result).get("costs"):
-                found.summary["costs"] = costs
-            why = explained(stored.question, progress, found).facts()
+                step.summary["costs"] = costs
+            why = explained(stored.question, progress, step).facts()
             progress("draw")
-            return run_page(found, stored.command, stored.manifest, why)
+            return run_page(step, stored.command, stored.manifest, why)
 
     _write_page(out, result, [path for path, _ in stored.inputs.values()], draw, output)
 
@@ -233,6 +233,6 @@ def plot(
         from clustersim.question import StoredRun
 
         with output.progress() as progress:
-            found = StoredRun.of(result).again(progress)
-        write(out, charts.RUN[kind](found))
+            run = StoredRun.of(result).again(progress)
+        write(out, charts.RUN[kind](run))
     output.say(f"written to {out}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from clustersim.cli import options
-from clustersim.cli.answer import look
+from clustersim.cli.answer import emphasis
 from clustersim.errors import InputError, OutOfMemoryError
 from clustersim.files import keeping_inputs
 
@@ -49,7 +49,7 @@ def run(
 
     if output.brief and output.verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
-    given = {**changes, **({"cluster.jitter.draws": draws} if draws else {})}
+    changed = {**changes, **({"cluster.jitter.draws": draws} if draws else {})}
     if timeline:
         from clustersim.figures.files import check
 
@@ -61,7 +61,7 @@ def run(
     target: Path | None = None
     with output.progress() as progress, keeping_inputs() as files:
         progress("load")
-        wanted = options.on_machine(machine, topology, given)
+        wanted = options.on_machine(machine, topology, changed)
         how = not no_fold, ignore_memory, flops == "full", engine
         question = StepQuestion(topology, workload, wanted, *how, machine)
         job = question.job
@@ -71,7 +71,7 @@ def run(
         if not no_save:
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory, "flops-full": flops == "full"}
             flags[f"engine-{engine}"] = engine != "simpy"
-            target = folder_for(identity, out, names.default([*question.parts.values()], given, flags), force)
+            target = folder_for(identity, out, names.default([*question.parts.values()], changed, flags), force)
             if timeline and target.resolve() in timeline.resolve().parents:
                 what = "lies in the folder of the result, which is replaced whole; choose another place"
                 raise InputError(f"--timeline {timeline}: {what}")
@@ -124,23 +124,23 @@ def _add_costs(result: StepResult, wanted: bool, prices: options.Prices) -> None
         from clustersim.costs.bill import rates, step_costs
         from clustersim.costs.figures import load
 
-        found, step = rates(result.topology, figures or load()), result.summary["expected_step_time_s"]
-        result.summary["costs"] = step_costs(found, step, result.summary["tokens_per_s"] * step)
+        costs, step = rates(result.topology, figures or load()), result.summary["expected_step_time_s"]
+        result.summary["costs"] = step_costs(costs, step, result.summary["tokens_per_s"] * step)
 
 
-def _page(result: StepResult, question: StepQuestion, asked: Question, why: Explanation | None) -> dict[str, str]:
+def _page(result: StepResult, question: StepQuestion, identity: Question, why: Explanation | None) -> dict[str, str]:
     """Return {name: text} of the HTML page of a result, with its what-ifs if `why` is given."""
     from clustersim.pages.run import run_page
 
     facts = why.facts() if why else None
-    return {"report.html": run_page(result, shlex.join(question.words), asked.manifest(), facts)}
+    return {"report.html": run_page(result, shlex.join(question.words), identity.manifest(), facts)}
 
 
 def _lines(result: StepResult, explained: Explanation | None, output: options.CommandOutput) -> Iterator[str]:
     """Yield the text of a result in the detail that `output` sets, with its costs and explanation, if any."""
     from clustersim.report import terminal
 
-    yield from terminal.lines(result.summary, result.seconds, output.verbose, look(), output.brief)
+    yield from terminal.lines(result.summary, result.seconds, output.verbose, emphasis(), output.brief)
     if output.verbose:
         from clustersim.report.result import stages_of
 
@@ -149,12 +149,12 @@ def _lines(result: StepResult, explained: Explanation | None, output: options.Co
         costs = result.summary["costs"]
         yield from ("", "what it costs")
         for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
-            usd, own = costs[f"usd_per_{key}"], costs[f"usd_owned_per_{key}"]
-            dollars = [f"{usd:,.2f} USD rented"] * (usd is not None) + [f"{own:,.2f} owned"] * (own is not None)
+            usd, owned = costs[f"usd_per_{key}"], costs[f"usd_owned_per_{key}"]
+            dollars = [f"{usd:,.2f} USD rented"] * (usd is not None) + [f"{owned:,.2f} owned"] * (owned is not None)
             kwh, power, co2 = (costs[f"{name}_per_{key}"] for name in ("kwh", "usd_power", "co2_kg"))
             energy = f"{kwh:,.1f} kWh for {power:,.2f} USD, {co2:,.1f} kg CO2e"
             yield f"  {what:<13} {', '.join([*dollars, energy])}"
     if explained:
         from clustersim.explain.text import lines
 
-        yield from ("", *lines(explained, look()))
+        yield from ("", *lines(explained, emphasis()))

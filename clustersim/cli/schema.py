@@ -36,23 +36,23 @@ def init(
     force: Annotated[bool, "Replace existing files."] = False,
 ) -> None:
     """Write a commented cluster and workload that run as they are."""
-    made = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}
+    texts = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}
     if schemas:
         for what, name in FILES.items():
-            made[name] = f"# yaml-language-server: $schema={what}.schema.json\n{made[name]}"
-            made[f"{what}.schema.json"] = written_out(document(what)) + "\n"
-    there = [name for name in made if (folder / name).exists() or (folder / name).is_symlink()]
+            texts[name] = f"# yaml-language-server: $schema={what}.schema.json\n{texts[name]}"
+            texts[f"{what}.schema.json"] = written_out(document(what)) + "\n"
+    there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
     if there and not force:
         raise InputError(f"{folder / there[0]}: is there already; give another folder, or replace it with --force")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error) from error
-    for name, text in made.items():
+    for name, text in texts.items():
         save(folder / name, text)
-    beside = "" if folder == Path() else f"{folder}/"
-    typer.echo(f"written: {', '.join(beside + name for name in made)}")
-    typer.echo(f"now:     clustersim run {beside}cluster.yaml {beside}workload.yaml")
+    prefix = "" if folder == Path() else f"{folder}/"
+    typer.echo(f"written: {', '.join(prefix + name for name in texts)}")
+    typer.echo(f"now:     clustersim run {prefix}cluster.yaml {prefix}workload.yaml")
 
 
 def document(what: FileKind) -> JsonSchema:
@@ -73,25 +73,25 @@ def _cluster() -> JsonSchema:
     modules = {kind: import_module(module) for kind, module in plugins.names("clustersim.topology").items()}
     specs = {kind: spec for kind, module in modules.items() if (spec := getattr(module, "SPEC", None)) is not None}
     boards = [name for gpu in gpus.everything() for name in (gpu.name, *gpu.aliases)]
-    made = definitions(TopologySpec, AstraNetwork, Node, *dict.fromkeys(specs.values()))
-    made["Gpus"]["properties"]["model"] |= _either(boards, r"\.ya?ml$")
-    complete = {"if": {"not": {"required": ["extends"]}}, "then": {"required": made["Node"]["required"]}}
+    schemas = definitions(TopologySpec, AstraNetwork, Node, *dict.fromkeys(specs.values()))
+    schemas["Gpus"]["properties"]["model"] |= _one_of(boards, r"\.ya?ml$")
+    complete = {"if": {"not": {"required": ["extends"]}}, "then": {"required": schemas["Node"]["required"]}}
     for part in ("Gpus", "Nics", "ScaleUp", "NodePower", "Node"):  # keys that a node extends may supply the rest
-        made[part].pop("required", None)
-    made["Node"] |= complete
+        schemas[part].pop("required", None)
+    schemas["Node"] |= complete
     types = {"anyOf": [{"enum": list(presets())}, {"type": "string"}, _ref("Node")]}
-    made["Cluster"]["properties"]["node"] |= types
-    top = made.pop("TopologySpec")
+    schemas["Cluster"]["properties"]["node"] |= types
+    top = schemas.pop("TopologySpec")
     top["properties"]["nodes"] |= {"additionalProperties": _ref("Node")}
     cases = [
         {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": _ref(spec.__name__)}
         for kind, spec in specs.items()
     ]
-    kinds = {"properties": {"kind": _either(_names("topology"))}, "allOf": cases}
+    kinds = {"properties": {"kind": _one_of(_names("topology"))}, "allOf": cases}
     fabric = {"type": "object", "required": ["kind"], **kinds}
     top["properties"]["fabric"] |= {"anyOf": [fabric, {"type": "null"}]}
     foreign = {"anyOf": [{"required": ["npus_count"]}, {"required": ["topology"]}]}
-    return {"if": foreign, "then": _ref("AstraNetwork"), "else": top, "definitions": made}
+    return {"if": foreign, "then": _ref("AstraNetwork"), "else": top, "definitions": schemas}
 
 
 def _workload() -> JsonSchema:
@@ -102,41 +102,41 @@ def _workload() -> JsonSchema:
     from clustersim.convert.megatron_groups import GROUPED
     from clustersim.frameworks.table import everything
 
-    made = definitions(Workload)
-    for group in made["Algorithms"]["properties"].values():
-        group.update(_either(["nccl", *_names("collectives")]))
-    made["Parallelism"]["properties"]["schedule"] |= _either(_names("schedules"))
-    frameworks = [one.name for one in everything()]
-    made["Training"]["properties"]["framework"] |= {"anyOf": [{"enum": frameworks}, {"type": "null"}]}
-    top = made.pop("Workload")
-    top["properties"]["predictor"] |= _either(_names("predictors"))
+    schemas = definitions(Workload)
+    for group in schemas["Algorithms"]["properties"].values():
+        group.update(_one_of(["nccl", *_names("collectives")]))
+    schemas["Parallelism"]["properties"]["schedule"] |= _one_of(_names("schedules"))
+    frameworks = [framework.name for framework in everything()]
+    schemas["Training"]["properties"]["framework"] |= {"anyOf": [{"enum": frameworks}, {"type": "null"}]}
+    top = schemas.pop("Workload")
+    top["properties"]["predictor"] |= _one_of(_names("predictors"))
     arguments = sorted({*ALIASES, *REMEDIES, *GROUPED, *NO_EFFECT, *NOT_MODELLED})
     name = f"^({'|'.join(argument.replace('_', '[-_]') for argument in arguments)})$"
     ours, needed = {"propertyNames": {"not": _ref("Megatron")}}, {}
     for section in ("Model", "Training", "Parallelism"):
-        required = made[section].pop("required", [])
-        made[section]["patternProperties"] = {name: {"description": "An argument of Megatron-LM."}}
+        required = schemas[section].pop("required", [])
+        schemas[section]["patternProperties"] = {name: {"description": "An argument of Megatron-LM."}}
         needed[section.lower()] = {"if": ours, "then": {"required": required}}
-    made["Megatron"] = {"description": "Names of arguments of Megatron-LM.", "pattern": name}
+    schemas["Megatron"] = {"description": "Names of arguments of Megatron-LM.", "pattern": name}
     then = {"required": top.pop("required"), "properties": needed}
     aliases = {"patternProperties": {name: {"description": "An argument of Megatron-LM."}}}
-    return {**top, **aliases, "required": ["name"], "if": ours, "then": then, "definitions": made}
+    return {**top, **aliases, "required": ["name"], "if": ours, "then": then, "definitions": schemas}
 
 
-def _alone(module: str, name: str) -> JsonSchema:
+def _single_spec(module: str, name: str) -> JsonSchema:
     """Return the schema of a file whose keys are the fields of one spec of `clustersim.config`."""
     from clustersim.config.json_schema import definitions
 
-    made = definitions(getattr(import_module(f"clustersim.config.{module}"), name))
-    return {**made.pop(name), "definitions": made}
+    schemas = definitions(getattr(import_module(f"clustersim.config.{module}"), name))
+    return {**schemas.pop(name), "definitions": schemas}
 
 
 _DOCUMENTS: Mapping[FileKind, Callable[[], JsonSchema]] = {
     "cluster": _cluster,
     "workload": _workload,
-    "jobs": partial(_alone, "jobs", "Jobs"),
-    "gpu": partial(_alone, "gpu", "Gpu"),
-    "machine": partial(_alone, "machine", "MachineSpec"),
+    "jobs": partial(_single_spec, "jobs", "Jobs"),
+    "gpu": partial(_single_spec, "gpu", "Gpu"),
+    "machine": partial(_single_spec, "machine", "MachineSpec"),
 }
 
 
@@ -145,9 +145,9 @@ def _names(room: str) -> list[str]:
     return [*plugins.names(f"clustersim.{room}"), *plugins.installed(f"clustersim.{room}")]
 
 
-def _either(names: Iterable[str], other: str = r"^[\w.]+:\w+$") -> JsonSchema:
+def _one_of(names: Iterable[str], pattern: str = r"^[\w.]+:\w+$") -> JsonSchema:
     """Return the schema of a name: a known one, or text of another form, such as `package.module:build`."""
-    return {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": other}]}
+    return {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": pattern}]}
 
 
 def _ref(name: str) -> JsonSchema:

@@ -105,12 +105,12 @@ def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:
 def _bill(items: Sequence[Item]) -> list[str]:
     """Return a bill as a table with sums; items without a price are left out of the sums, with a note."""
     cells = [("what it takes", "", "number", "USD each", "USD", "kW", "prices of")]
-    for one in items:
-        each, usd = ("-", "-") if one.price is None else (f"{one.price:,.0f}", f"{one.usd:,.0f}")
-        power = f"{one.number * one.power / 1e3:,.1f}" if one.power else ""
-        cells.append((one.what, one.each, f"{one.number:,.0f}", each, usd, power, one.date))
-    dollars, watts = math.fsum(one.usd or 0.0 for one in items), math.fsum(one.number * one.power for one in items)
-    label = "in all that has a price" if any(one.price is None for one in items) else "in all"
+    for item in items:
+        each, usd = ("-", "-") if item.price is None else (f"{item.price:,.0f}", f"{item.usd:,.0f}")
+        power = f"{item.number * item.power / 1e3:,.1f}" if item.power else ""
+        cells.append((item.what, item.each, f"{item.number:,.0f}", each, usd, power, item.date))
+    dollars, watts = math.fsum(item.usd or 0.0 for item in items), math.fsum(item.number * item.power for item in items)
+    label = "in all that has a price" if any(item.price is None for item in items) else "in all"
     cells.append((label, "", "", "", f"{dollars:,.0f}" if dollars else "-", f"{watts / 1e3:,.1f}", ""))
     return table(cells, "<<>>>><")
 

@@ -83,8 +83,8 @@ def sweep(
     from clustersim.sweeps.run import Shard, run
     from clustersim.sweeps.space import words
 
-    asked = space(changes, options.by_key(settings), axes)
-    asked = replace(asked, fixed=options.on_machine(machine, topology, asked.fixed, asked.axes))
+    points = space(changes, options.by_key(settings), axes)
+    points = replace(points, fixed=options.on_machine(machine, topology, points.fixed, points.axes))
     order, front = words("sort", sort), words("pareto", pareto or None)
     if wrong := [name for name in front if name not in FRONT]:
         raise InputError(f"--pareto {wrong[0]}: not an objective; {suggest(wrong[0], FRONT)}")
@@ -93,15 +93,15 @@ def sweep(
     if csv:
         check_output("--csv", csv, (".csv",), (topology, workload))
 
-    words_of = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
-    found = run(
+    words_of = StepQuestion(topology, workload, engine=engine, machine=machine).commands(points.by_set)
+    result = run(
         topology,
         workload,
-        asked,
+        points,
         workers or cores(),
         out,
         lambda rows, count: tracked(rows, count, output.silent),
-        fixed=asked.fixed,
+        fixed=points.fixed,
         force=force,
         engine=engine,
         costs=prices.figures(),
@@ -110,15 +110,15 @@ def sweep(
         ray=ray,
         command=lambda point: shlex.join(words_of(point)),
     )
-    shown = Shown(topology, workload, found, order, front)
+    shown = Shown(topology, workload, result, order, front)
     if csv:
         from clustersim.sweeps.table import frame
 
-        save(csv, str(frame(found.rows).write_csv()))
-    if found.damaged:
-        typer.echo(f"{found.damaged} damaged lines of {found.folder}/points.jsonl were left out", err=True)
-    if found.lost:
-        typer.echo(f"{plural(found.lost, 'worker', 'workers')} died; others simulated the points again", err=True)
+        save(csv, str(frame(result.rows).write_csv()))
+    if result.damaged:
+        typer.echo(f"{result.damaged} damaged lines of {result.folder}/points.jsonl were left out", err=True)
+    if result.lost:
+        typer.echo(f"{plural(result.lost, 'worker', 'workers')} died; others simulated the points again", err=True)
     output.show("sweep", lambda: shown.fields(top), lambda: [shown.text(top or SHOWN)])
     if (nothing := shown.nothing()) and not shard:  # other shards may have some
         raise nothing
@@ -130,7 +130,7 @@ class Shown:
 
     topology: Path
     workload: Path
-    found: Sweep
+    sweep: Sweep
     sort: Sequence[str] = BY_SPEED
     """Columns to sort by."""
     pareto: Sequence[str] = ()
@@ -140,7 +140,7 @@ class Shown:
         """Return the shown rows with a result, in order. Raises InputError for an unknown column."""
         from clustersim.sweeps.table import front, ranked
 
-        return ranked(front(self.found.rows, self.pareto) if self.pareto else self.found.rows, self.sort)
+        return ranked(front(self.sweep.rows, self.pareto) if self.pareto else self.sweep.rows, self.sort)
 
     def fields(self, top: int | None) -> dict[str, Any]:
         """Return counts, the kinds of reasons, the command of the best point and the `top` best rows; None: all."""
@@ -149,9 +149,9 @@ class Shown:
         best = self.best()
         reasons = [{"status": s, "points": n, "reason": why} for s, n, why in self._reasons()]
         return {
-            **counts(self.found.rows),
-            "points_resumed": self.found.resumed,
-            "evaluation_cpu_s": self.found.cpu,
+            **counts(self.sweep.rows),
+            "points_resumed": self.sweep.resumed,
+            "evaluation_cpu_s": self.sweep.cpu,
             "reasons": reasons,
             "best_run": best[0]["run"] if best else None,
             "rows": best[:top],
@@ -163,52 +163,52 @@ class Shown:
         from clustersim.report.terminal import wrapped
         from clustersim.sweeps.space import varied
 
-        best, many, lines = self.best(), len(self.found.rows), list[str]()
+        best, many, lines = self.best(), len(self.sweep.rows), list[str]()
         if best:
-            priced = (*self.sort, *self.pareto) != BY_SPEED or any(map(of_topology, varied(self.found.space)))
-            lines += point_table(best[:top], self.found.space, priced)
-            lines += [*best_lines(shlex.split(best[0]["run"])), *likely(best)]
+            priced = (*self.sort, *self.pareto) != BY_SPEED or any(map(of_topology, varied(self.sweep.space)))
+            lines += point_table(best[:top], self.sweep.space, priced)
+            lines += [*best_lines(shlex.split(best[0]["run"])), *likely_lines(best)]
         places: dict[str, list[str]] = {}
         for place, row in enumerate(best[:top], 1):
-            for said in row.get("warnings", "").splitlines():
-                places.setdefault(said, []).append(str(place))
-        for said, of in places.items():
-            numbers = f"row {of[0]}" if len(of) == 1 else f"rows {', '.join(of[:-1])} and {of[-1]}"
-            lines += wrapped(f"warning, {numbers}: {said}")
-        done = sum(row["status"] == "ok" for row in self.found.rows)
+            for warning in row.get("warnings", "").splitlines():
+                places.setdefault(warning, []).append(str(place))
+        for warning, rows in places.items():
+            numbers = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(rows[:-1])} and {rows[-1]}"
+            lines += wrapped(f"warning, {numbers}: {warning}")
+        done = sum(row["status"] == "ok" for row in self.sweep.rows)
         verb = "was" if done == 1 else "were"
-        resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
+        resumed = f", {self.sweep.resumed} of them before" if self.sweep.resumed else ""
         if self.pareto:
             lines.append(f"{len(best)} of them are on the front of {', '.join(self.pareto)}")
         lines.append(f"{done} of {plural(many, 'point', 'points')} {verb} simulated{resumed}")
         kinds = self._reasons()
         for status, count, why in kinds[:REASONS]:
-            one, several = VERBS.get(status, (status, status))
-            such = f"1 {one}: " if count == 1 else f"{count} {several}, such as: "
+            singular, several = VERBS.get(status, (status, status))
+            such = f"1 {singular}: " if count == 1 else f"{count} {several}, such as: "
             lines += wrapped(such + why, "  ")
         more = f", for {len(kinds) - REASONS} more reasons" if len(kinds) > REASONS else ""
-        lines.append(f"every point{more}: {self.found.folder}/points.parquet")
+        lines.append(f"every point{more}: {self.sweep.folder}/points.parquet")
         return "\n".join(lines)
 
     def nothing(self) -> ClustersimError | None:
         """Return the error for a sweep without any result, with the commonest reason; None if there is a result."""
-        if not self.found.rows or any(row["status"] == "ok" for row in self.found.rows):
+        if not self.sweep.rows or any(row["status"] == "ok" for row in self.sweep.rows):
             return None
         status, _, why = self._reasons()[0]
-        said = f"none of {plural(len(self.found.rows), 'point', 'points')} has a result: {why}"
-        return ClustersimError(said) if status == "failed" else InputError(said)
+        sentence = f"none of {plural(len(self.sweep.rows), 'point', 'points')} has a result: {why}"
+        return ClustersimError(sentence) if status == "failed" else InputError(sentence)
 
     def _reasons(self) -> list[tuple[str, int, str]]:
         """Return (status, number of points, example) of each kind of reason, the commonest first."""
         files = "|".join(re.escape(str(file)) for file in (self.workload, self.topology))
         place = re.compile(rf"^({files})(:\d+:\d+| \(command line\))?: ")  # in an input, which all points share
         kinds: dict[tuple[str, str], list[str]] = {}
-        for row in self.found.rows:
+        for row in self.sweep.rows:
             if row["status"] != "ok":
                 why = place.sub("", row["reason"])
                 kinds.setdefault((row["status"], _DETAIL.sub("#", why)), []).append(why)
-        found = [(status, len(reasons), reasons[0]) for (status, _), reasons in kinds.items()]
-        return sorted(found, key=lambda one: -one[1])
+        by_kind = [(status, len(reasons), reasons[0]) for (status, _), reasons in kinds.items()]
+        return sorted(by_kind, key=lambda entry: -entry[1])
 
 
 def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal: str = "") -> list[str]:
@@ -239,30 +239,30 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal:
         used = f"{row['ranks']} of {row['gpus']}" if len(owned) > 1 and row["idle_gpus"] else str(row["ranks"])
         speed = [f"{place}.", f"{row['tokens_per_s']:,.0f}", duration(row["expected_step_time_s"]), used]
         shares = [f"{row['mfu']:.1%}", f"{row['bubble_s'] / row['step_time_s']:.1%}"]
-        memory = ("! " if doubtful(row) else "") + gibibytes(row["peak_memory_bytes"])
+        memory = ("! " if is_doubtful(row) else "") + gibibytes(row["peak_memory_bytes"])
         prices = ["-" if row[price] is None else f"{row[price]:,.0f}" for price in priced_by.values()]
         cells.append([*speed, *(str(row[name]) for name in names), *shares, memory, *prices])
-    return [*table(cells), *doubts(rows), ""]
+    return [*table(cells), *doubt_lines(rows), ""]
 
 
-def doubtful(row: Row) -> bool:
+def is_doubtful(row: Row) -> bool:
     """Return whether a row is unlikely to fit into memory."""
     return row.get("memory_verdict") == "unlikely"
 
 
-def doubts(rows: Sequence[Row]) -> list[str]:
+def doubt_lines(rows: Sequence[Row]) -> list[str]:
     """Return the legend of the mark for rows that are unlikely to fit; empty if there are none."""
     from clustersim.report.verdicts import band
 
-    levels = {band(row["peak_memory_bytes"], row["gpu_memory_bytes"]) for row in rows if doubtful(row)}
+    levels = {band(row["peak_memory_bytes"], row["gpu_memory_bytes"]) for row in rows if is_doubtful(row)}
     return [f"! unlikely to fit: {' or '.join(level.text for level in sorted(levels))}"] if levels else []
 
 
-def likely(best: Sequence[Row]) -> list[str]:
+def likely_lines(best: Sequence[Row]) -> list[str]:
     """Return the lines on the best point that likely fits, if the best of all does not."""
-    if not doubtful(best[0]):
+    if not is_doubtful(best[0]):
         return []
-    place = next((place for place, row in enumerate(best) if not doubtful(row)), None)
+    place = next((place for place, row in enumerate(best) if not is_doubtful(row)), None)
     if place is None:
         return ["it is unlikely to fit, as all others are", ""]
     head = f"it is unlikely to fit; the best that likely fits, row {place + 1}:"

@@ -51,18 +51,18 @@ def validate(
         parts = {f"runs {i}": path for i, path in enumerate(paths, 1)}
         options: dict[str, Any] = {"ablations": ["=".join(change) for change in changes]}
         options |= {"engine": engine} if engine != "auto" else {}
-        asked = Question.of("validate", parts, read, options)
+        question = Question.of("validate", parts, read, options)
         target = folder_for(
-            asked, out, default(["validate", *paths], {}, {f"engine-{engine}": engine != "auto"}), force
+            question, out, default(["validate", *paths], {}, {f"engine-{engine}": engine != "auto"}), force
         )
-        with log.opened(target, asked, force) as kept:
+        with log.opened(target, question, force) as kept:
             show = partial(tracked, silent=output.silent)
-            found = simulate(runs, changes, workers or cores(), kept, show, engine)
-            outcomes, unseen, strangers = found[None], found[UNSEEN], found[STRANGER]
+            results = simulate(runs, changes, workers or cores(), kept, show, engine)
+            outcomes, unseen, strangers = results[None], results[UNSEEN], results[STRANGER]
             title = " ".join(path.name for path in paths)
             if calibrate:
                 outcomes, unseen, strangers = _calibrated(calibrate, (outcomes, unseen, strangers), title)
-            changed = {"=".join(change): found[change] for change in changes}
+            changed = {"=".join(change): results[change] for change in changes}
             peak = peaks.compare(memory, outcomes) if memory else None
             figures = report(outcomes, changed, peak, unseen, strangers)
             left_out = replaced(outcomes, unseen)
@@ -80,21 +80,21 @@ def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Out
     from clustersim.validate.statistics import replaced
 
     outcomes, unseen, strangers = several
-    found = table(replaced(replaced(outcomes, unseen), strangers), replaced(outcomes, unseen))
+    intervals = table(replaced(replaced(outcomes, unseen), strangers), replaced(outcomes, unseen))
     try:
-        write_json(path, {"command": f"clustersim validate {title} --calibrate {path.name}", **found})
+        write_json(path, {"command": f"clustersim validate {title} --calibrate {path.name}", **intervals})
     except OSError as error:
         raise unwritable(path, error) from error
-    return [recalibrated(one, found) for one in several]
+    return [recalibrated(each, intervals) for each in several]
 
 
-def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
+def _lines(figures: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     """Yield the errors over all runs, publishers and groups as text, and why runs were not simulated."""
     from clustersim.validate.page import PUBLISHERS, WORST, publishers, sentence, tables, worst_cells
     from clustersim.validate.statistics import worst
 
-    yield sentence(found)
+    yield sentence(figures)
     farthest = ("Farthest off", WORST[:-1], [worst_cells(row) for row in worst(outcomes)])
-    for title, head, rows in (farthest, ("By publisher", PUBLISHERS, publishers(found)), *tables(found, outcomes)):
+    for title, head, rows in (farthest, ("By publisher", PUBLISHERS, publishers(figures)), *tables(figures, outcomes)):
         if rows:
             yield from ("", title, *table([head, *rows], "<>"))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import yaml as pyyaml
 
@@ -123,7 +123,7 @@ def _events(text: str, path: str, joined: Sequence[int], skipped: int = 0) -> It
 
 
 def _place(mark: pyyaml.Mark | pyyaml._yaml.Mark | None, joined: Sequence[int]) -> tuple[int, int]:
-    """Return (line, column) of a mark in the file, both from 1; (1, 1) without one.
+    """Return (line, column) of a parser's mark in the file, both from 1; (1, 1) for None.
 
     joined: ascending indices of the characters in the parsed text that stand for a pair of escapes in the file.
     """

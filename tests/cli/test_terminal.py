@@ -153,11 +153,11 @@ def test_colours_end_where_the_user_wants_none(monkeypatch):
     monkeypatch.setattr(answer, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert answer.look().strong("x") == "\x1b[1mx\x1b[0m"
+    assert answer.emphasis().strong("x") == "\x1b[1mx\x1b[0m"
     for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
         with monkeypatch.context() as other:
             other.setenv(name, value)
-            assert answer.look() is PLAIN
+            assert answer.emphasis() is PLAIN
 
 
 def on_a_terminal(command, folder, **environment):

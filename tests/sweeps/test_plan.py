@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import loaded
 
-from clustersim.cli.plan import _under_way
+from clustersim.cli.plan import _progress_text
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
 from clustersim.optimization.answer import answer as optimized
@@ -195,7 +195,7 @@ def test_a_plan_under_way_says_what_is_looked_for(planner, limits, sought):
     Planner(planner.case, planner.how, show=lambda *now: told.append(now)).plan(asked, KIND)  # knows no answer yet
     assert {one[0] for one in told} == {sought}
     said = f"look for {sought}: 0 splits simulated so far, at most {told[0][2]:,} more may be better"
-    assert _under_way(*told[0]) == said
+    assert _progress_text(*told[0]) == said
 
 
 def test_a_plan_is_in_time_and_none_that_was_looked_at_is_a_percent_cheaper(planner):
