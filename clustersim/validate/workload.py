@@ -37,6 +37,7 @@ FURTHER: Mapping[str, str] = {
     "training.recompute_modules": "",
     "training.moments": "",
     "training.cuda_graphs": "",
+    "training.offload.activations": "",
     "training.norm_kernels": "",
     "training.rope_kernels": "",
     "training.fused_experts": "",
@@ -56,8 +57,8 @@ SPLIT_WORDS = {
     "parallelism.cp_type": "parallelism.cp",
 }
 """{key that the source's words may set: key whose value must be above 1 for it to apply}; other keys always apply."""
-HYBRID = re.compile(r"\bhsdp\b|hybrid[- _]?shard")
-"""Pattern of words for parameters that are sharded over a node and replicated between nodes."""
+HYBRID = re.compile(r"(?:\bhsdp\b|hybrid[- _]?shard\w*)(?:\W*sharded over (\d+))?")
+"""Pattern of words for parameters that are sharded over some GPUs, by default a node, and replicated between these groups."""
 OLD = ("pascal", "volta", "turing")
 """Architectures without bf16."""
 ALIBI = 2024
@@ -432,9 +433,12 @@ class _Draft:
             split["reduce_every_microbatch"] = often
         if zero == 3:
             self.parameter_gathering()
-            hybrid = HYBRID.search(words(run)) and degrees.dp > domain and degrees.dp % domain == 0
-            if hybrid and self.read("words hybrid sharding"):
-                self.assume("parallelism.fsdp.shard", domain, "hybrid sharding: inside of a node")
+            hybrid = HYBRID.search(words(run))
+            shard = int(hybrid[1] or domain) if hybrid else degrees.dp
+            if shard < degrees.dp and degrees.dp % shard == 0 and self.read("words hybrid sharding"):
+                self.assume(
+                    "parallelism.fsdp.shard", shard, "hybrid sharding: inside of a node, unless the source says more"
+                )
 
     def overlap(self, degrees: Degrees, vpp: int) -> None:
         """Set the overlap of communication with computation. vpp: chunks per stage."""
@@ -477,7 +481,7 @@ class _Draft:
             "training.recompute_modules": not self.recomputes_modules(),
             "parallelism.overlap.ep": not self.passes_alternate(),
         }
-        for key in self.framework.defaults:
+        for key in {**self.framework.defaults, **(self.recipe.values if self.recipe else {})}:
             if key in FURTHER and self.get(key) is None and not unfit.get(key) and self.is_split(FURTHER[key]):
                 self.default(key)
 
