@@ -41,7 +41,6 @@ def validate(
     from clustersim.validate.report import report
     from clustersim.validate.run import STRANGER, UNSEEN, ablations, load, simulate
     from clustersim.validate.runs import PUBLISHED
-    from clustersim.validate.statistics import replaced
 
     paths, changes = files or [PUBLISHED], ablations(ablate or ())
     with keeping_inputs() as read:
@@ -65,22 +64,19 @@ def validate(
             changed = {"=".join(change): results[change] for change in changes}
             peak = peaks.compare(memory, outcomes) if memory else None
             figures = report(outcomes, changed, peak, unseen, strangers)
-            left_out = replaced(outcomes, unseen)
-            shown = replaced(left_out, strangers)
-            kept.finish(shown, page(figures, shown, title))
-    every = {"runs": shown, "runs_left_out": left_out, "runs_in_sample": outcomes, "folder": str(kept.shown)}
+            kept.finish(strangers, page(figures, strangers, title))
+    every = {"runs": strangers, "runs_left_out": unseen, "runs_in_sample": outcomes, "folder": str(kept.shown)}
     where = f"written to {kept.shown}/ (open report.html in a browser)"
-    output.show("validate", lambda: figures | every, lambda: [*_lines(figures, shown), "", where])
+    output.show("validate", lambda: figures | every, lambda: [*_lines(figures, strangers), "", where])
 
 
 def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
     """Write the table of intervals from outcomes in sample, left out and as strangers'; return all with those intervals."""
     from clustersim.report.store import write_json
     from clustersim.validate.calibrate import recalibrated, table
-    from clustersim.validate.statistics import replaced
 
-    outcomes, unseen, strangers = several
-    intervals = table(replaced(replaced(outcomes, unseen), strangers), replaced(outcomes, unseen))
+    _, unseen, strangers = several
+    intervals = table(strangers, unseen)
     try:
         write_json(path, {"command": f"clustersim validate {title} --calibrate {path.name}", **intervals})
     except OSError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.ranking import sound, sweeps, verdicts
-from clustersim.validate.statistics import GROUPS, by_publisher, errors, grouped, moved, peers, refusals, replaced
+from clustersim.validate.statistics import GROUPS, by_publisher, errors, grouped, moved, peers, refusals
 
 
 def report(
@@ -19,12 +19,12 @@ def report(
 ) -> dict[str, Any]:
     """Return the figures of outcomes. Errors are fractions of measured times.
 
-    changed: {name of an ablation: outcomes}. memory: result of `peaks.compare`. unseen: outcomes of the runs that change without
-    values read from their publisher. strangers: of those that change again without sources that only their publisher uses.
+    changed: {name of an ablation: outcomes}. memory: result of `peaks.compare`. unseen: outcomes of the same runs without values
+    read from their publisher. strangers: also without sources that only their publisher uses. Default: the outcomes before.
     `groups` are errors as strangers'; rankings and verdicts have the publisher left out; `sound` is None if no mapping is late.
     """
-    left_out = replaced(outcomes, unseen)
-    as_strangers, sound_rows = replaced(left_out, strangers), sound(left_out)
+    left_out = unseen or outcomes
+    as_strangers, sound_rows = strangers or left_out, sound(left_out)
     return {
         "runs_read": len(outcomes),
         "stranger": by_publisher(as_strangers),

@@ -102,12 +102,6 @@ def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     return by_tool
 
 
-def replaced(outcomes: Sequence[Outcome], differing: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes in their order, with those in `differing` instead of the outcomes of the same id."""
-    replacements = {row["id"]: row for row in differing}
-    return [replacements.get(row["id"], row) for row in outcomes]
-
-
 FEWEST = 4
 """Smallest number of runs of a publisher that counts separately in the mean over publishers; smaller ones count as one."""
 

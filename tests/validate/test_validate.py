@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 from unittest.mock import ANY
@@ -485,8 +486,7 @@ def test_a_publisher_is_judged_without_what_was_read_from_it(tmp_path):
     # each publisher has fewer than four runs: they count as one
     errors = [abs(one["error"]) for one in found[run.UNSEEN]]
     assert figures["left_out"]["publisher_mean_error"] == pytest.approx(sum(errors) / 3)
-    judged = statistics.replaced(found[None], found[run.UNSEEN])
-    text = page.page(figures, judged, "runs.csv")
+    text = page.page(figures, found[run.UNSEEN], "runs.csv")
     assert page.sentence(figures) in text.replace("&gt;", ">")
     assert "each as a stranger" in text
 
@@ -695,15 +695,24 @@ def test_the_software_level_is_pooled_by_kind_of_trainer_and_by_years_without_th
 
     levels = publisher("A", "torch", 2024, 0.1) | publisher("B", "torch", 2021, 0.2)
     levels |= publisher("MPONE", "recipes", 2025, 0.0) | publisher("MPTWO", "recipes", 2025, -0.1)
-    everyone = (0.1 + 0.2 + 0.0 - 0.1) / 4
-    assert level("xla", 2024).log == pytest.approx(everyone)
+    everyone, last = (0.1 + 0.2 + 0.0 - 0.1) / 4, calibration.slowest(KNOWN.gpus)
+    assert level("xla", 2024).log == pytest.approx(everyone + last)
     torch = (0.1 + 0.2 + 2 * everyone) / 4
-    assert level("torch", 2022).log == pytest.approx((0.2 + 4 * torch) / 5)
-    assert level("torch", None).log == pytest.approx((0.1 + 4 * torch) / 5)
+    assert level("torch", 2022).log == pytest.approx((0.2 + 4 * torch) / 5 + last)
+    assert level("torch", None).log == pytest.approx((0.1 + 4 * torch) / 5 + last)
     assert level("torch", 2022).publishers == 2
-    assert level("recipes", 2025, "MLPERF").log == pytest.approx(0.15)  # that of all others
+    assert level("recipes", 2025, "MLPERF").log == pytest.approx(0.15 + last)  # that of all others
     levels |= publisher("FAR", "xla", 2025, 3.0)
-    assert level("xla", 2025).log < 0.2  # a publisher far off counts as one at 0.2
+    assert level("xla", 2025).log < 0.2 + last  # a publisher far off counts as one at 0.2
+
+
+def test_more_gpus_have_a_slower_slowest_one():
+    slowdowns = [calibration.slowest(gpus) for gpus in (1, 2, 8, 64, 512, 8192)]
+    assert slowdowns[0] == 0
+    assert slowdowns == sorted(slowdowns)
+    source = random.Random(0)
+    drawn = [max(source.gauss(0, calibration.UNEVEN) for _ in range(64)) for _ in range(2_000)]
+    assert calibration.slowest(64) == pytest.approx(sum(drawn) / len(drawn), rel=0.02)
 
 
 def test_late_mappings_of_nanotron_are_told_by_columns_and_times_alone():
