@@ -32,7 +32,7 @@ FAMILIES: Mapping[str, Declared] = {
 }
 """{family: its scope, spread between machines and source, as declared at its key}; no measured step is needed."""
 LEVEL = "software.level"
-"""Key of a machine file that multiplies the expected time of every step."""
+"""Key of a machine file that multiplies the expected time of every step; with a suffix, of a framework's or a model's steps."""
 
 
 def family(constant: str) -> str:
@@ -92,9 +92,15 @@ def constants_of(cluster: Document, job: Job) -> list[Constant]:
     return [*by_name.values(), *latency]
 
 
-def software_constant() -> Constant:
-    """Return the constant that multiplies the expected time of every step, because of the machine's software."""
-    return _constant(SOFTWARE, {LEVEL: 1.0}, slows=True)
+def software_constants(job: Job) -> tuple[Constant, ...]:
+    """Return the constants that multiply a job's expected time because of software: of the machine, the framework, the model.
+
+    Each has a third of the variance of the software level, as kernels and overlap differ by framework and model too.
+    """
+    scopes = ("", (job.training.framework or "none").partition(" ")[0], f"{job.model.layers}x{job.model.hidden}")
+    third = FAMILIES[SOFTWARE].spread / 3**0.5
+    names = {f"{SOFTWARE}, {scope}" if scope else SOFTWARE: f"{LEVEL}.{scope}".rstrip(".") for scope in scopes}
+    return tuple(replace(_constant(name, {key: 1.0}, slows=True), spread=third) for name, key in names.items())
 
 
 def _constant(name: str, keys: Mapping[str, float], **fields: Any) -> Constant:

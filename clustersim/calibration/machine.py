@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, log, prod, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.calibration.constants import (
-    FAMILIES,
-    LEVEL,
-    SOFTWARE,
-    Constant,
-    constants_of,
-    family,
-    software_constant,
-)
+from clustersim.calibration.constants import FAMILIES, LEVEL, Constant, constants_of, family, software_constants
 from clustersim.calibration.fit import BOUND, MachineEstimate, remainder
 from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.fields import validate
@@ -57,10 +49,11 @@ class Machine:
             raise document.error(("constants", *place), f"constants: {what}")
         return cls(document, spec)
 
-    @property
-    def level(self) -> float:
-        """Factor on the expected time of every step; 1 if not estimated."""
-        return float(next((constant.keys[LEVEL] for constant in self.spec.constants if LEVEL in constant.keys), 1.0))
+    def level(self, constants: Sequence[Constant]) -> float:
+        """Return the factor on the expected time of a step with these `constants`; 1 if none is estimated."""
+        names = {constant.name for constant in constants}
+        rows = [row.keys.items() for row in self.spec.constants if row.name in names]
+        return prod(float(value) for keys in rows for key, value in keys if key.startswith(LEVEL))
 
     @cached_property
     def covariance(self) -> Floats:
@@ -103,7 +96,7 @@ class Machine:
         """Yield (key, value, position in the file) of each constant's keys, without LEVEL."""
         for index, constant in enumerate(self.spec.constants):
             for key, value in constant.keys.items():
-                if key == LEVEL:
+                if key.startswith(LEVEL):
                     continue  # of the expected step, not of the cluster
                 position = self.document.positions.get(("constants", index, "keys", key))
                 yield key, value, (self.document.path, *(position[:2] if position else (0, 0)))
@@ -163,13 +156,14 @@ def narrow(result: StepResult, cluster: Document, path: Path) -> None:
     cluster: topology with the file's values. The interval is never wider than usual. Raises InputError for errors in the file.
     """
     machine, summary, job = Machine.read(path), result.summary, result.job
-    constants = constants_of(cluster, job)
-    slopes = {SOFTWARE: 1.0, **sensitivities(cluster, job, constants, Simulator(result.topology))}
-    spread = machine.spread([software_constant(), *constants], slopes)
+    software, others = software_constants(job), constants_of(cluster, job)
+    slopes = sensitivities(cluster, job, others, Simulator(result.topology))
+    spread = machine.spread([*software, *others], {**slopes, **{constant.name: 1.0 for constant in software}})
+    level = machine.level(software)
     summary["machine"] = {"file": str(path), "evidence": list(machine.spec.evidence), "spread": spread}
     usual, high = summary["expected_step_time_s"], summary["step_time_high_s"]
-    summary |= {key: summary[key] / machine.level for key in RATES if key in summary}
-    seconds = summary["expected_step_time_s"] = usual * machine.level
+    summary |= {key: summary[key] / level for key in RATES if key in summary}
+    seconds = summary["expected_step_time_s"] = usual * level
     summary["software_level"] = {**summary["software_level"], "factor": seconds / summary["step_time_s"]}
     if high is not None:
         usual_half_width = log(high / usual)

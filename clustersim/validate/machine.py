@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import combinations
-from math import exp, fsum, log
+from math import exp, fsum, log, prod
 from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.calibration.constants import LEVEL, SOFTWARE, Constant, constants_of, software_constant
+from clustersim.calibration.constants import LEVEL, SOFTWARE, Constant, constants_of, software_constants
 from clustersim.calibration.fit import SLOWEST, ChangedKeys, MachineEstimate, Measurement, fitted
 from clustersim.calibration.sensitivity import changed_step
 from clustersim.collectives.nccl import nccl_tests_log, request
@@ -78,9 +78,9 @@ class MeasuredRun:
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
-        """Constants that the step depends on: software level, those of its cluster and job, and the slowest of several GPUs."""
+        """Constants that the step depends on: software levels, those of its cluster and job, and the slowest of several GPUs."""
         step_constants = constants_of(self.cluster, self.job)
-        return (software_constant(), *step_constants, *[SLOWEST] * (self.job.mesh.size > 1))
+        return (*software_constants(self.job), *step_constants, *[SLOWEST] * (self.job.mesh.size > 1))
 
     def same_job(self, other: MeasuredRun) -> bool:
         """Return whether another row has the same cluster and job, apart from the name."""
@@ -92,12 +92,13 @@ class MeasuredRun:
         return Measurement(self.run.id, self.seconds, self._step, self.constants, REMAINDER)
 
     def _step(self, changes: ChangedKeys) -> float:
-        """Return the expected seconds of the step with changed keys, including the software level."""
-        simulated = {key: value for key, value in changes.items() if key != LEVEL}
+        """Return the expected seconds of the step with changed keys, including the software levels."""
+        simulated = {key: value for key, value in changes.items() if not key.startswith(LEVEL)}
         name = json.dumps(simulated, sort_keys=True)
         if name not in self.known:
             self.known[name] = changed_step(self.cluster, self.job, simulated, self.simulator)
-        return self.known[name] * self.level * float(str(changes.get(LEVEL, 1.0)))
+        levels = [float(str(value)) for key, value in changes.items() if key.startswith(LEVEL)]
+        return self.known[name] * self.level * prod(levels)
 
     def kernels(self, path: Path, trace: MeasuredStep) -> list[Measurement]:
         """Return a measurement in seconds for each of CLASSES in a trace of this step. path: its file, for messages.
