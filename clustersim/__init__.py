@@ -87,9 +87,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__ and (name.startswith("_") or find_spec(f"clustersim.{name}") is not None):
         raise AttributeError(f"module 'clustersim' has no attribute {name!r}")
     if name in _KINDS or (name not in __all__ and _offered(name)):
-        from clustersim.api.inputs import of_kind
+        from clustersim.api.inputs import cluster_function
 
-        return of_kind(name)
+        return cluster_function(name)
     if name not in __all__:
         from clustersim.cli.python import command
 

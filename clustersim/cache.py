@@ -72,12 +72,12 @@ def of_arrays() -> Cache:
 def frozen(answer: object) -> int:
     """Make the arrays of an answer, or of its nested tuples and dicts, read-only. Return the answer's bytes."""
     size, left = 0, [answer]
-    for one in left:  # to which the parts are added
-        if one.__class__ is np.ndarray:
-            one.flags.writeable = False
-            size += 0 if 0 in one.strides else one.nbytes
-        elif one.__class__ not in _SCALARS:
-            left += one.values() if isinstance(one, dict) else one if isinstance(one, tuple) else ()
+    for part in left:  # to which the parts are added
+        if part.__class__ is np.ndarray:
+            part.flags.writeable = False
+            size += 0 if 0 in part.strides else part.nbytes
+        elif part.__class__ not in _SCALARS:
+            left += part.values() if isinstance(part, dict) else part if isinstance(part, tuple) else ()
     return max(size, _LEAST)
 
 

@@ -134,7 +134,7 @@ def suggest(name: str, known: Iterable[str], listed: Iterable[str] | None = None
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "did you mean 'x'? " for an unknown `name`, or nothing when none is near."""
     names = sorted(known)
-    same = [other for other in names if other.lower() == name.lower()]
+    same = [candidate for candidate in names if candidate.lower() == name.lower()]
     close = get_close_matches(name, same or names, n=1, cutoff=0.0 if same else 0.6)
     return f"did you mean {close[0]!r}? " if close else ""
 

@@ -152,8 +152,8 @@ def spelled(room: str, name: str) -> str:
         raise UnknownNameError(f"{what}; {permit} if you trust it")
     known = {*names(room), *entries}
     hint = suggest(name, known | {text.partition(":")[2] for text in _permits.get()}, known)
-    other = f"package.module:attribute with {option('--plugins', 'plugins.permitted')}"
-    raise UnknownNameError(f"{shown(name)} is not one of the {room.rpartition('.')[2]}; {hint}, or {other}")
+    remedy = f"package.module:attribute with {option('--plugins', 'plugins.permitted')}"
+    raise UnknownNameError(f"{shown(name)} is not one of the {room.rpartition('.')[2]}; {hint}, or {remedy}")
 
 
 def load(room: str, name: str, attribute: str) -> Any:

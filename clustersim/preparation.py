@@ -122,29 +122,29 @@ class Preparation:
         self._bounds = Cache(ROOM, 10_000)
         self._predictors = Cache(PREDICTORS, 1)
 
-    def on(self, cluster: Topology) -> Preparation:
+    def for_cluster(self, cluster: Topology) -> Preparation:
         """Return a preparation for a cluster whose nodes have the same sizes, which shares this one's stages, schedules and
         scripts.
 
         Kernel forecasts for GPUs of the same name are shared too.
         """
-        made = Preparation(cluster)
-        made.fullest = self.fullest
-        made._jobs, made._schedules = self._jobs, self._schedules
-        made.know(self.known())
-        return made
+        prepared = Preparation(cluster)
+        prepared.fullest = self.fullest
+        prepared._jobs, prepared._schedules = self._jobs, self._schedules
+        prepared.know(self.known())
+        return prepared
 
     def structure(self, job: Job) -> Structure:
         """Return the key of a placed job without its predictor and clocks, which change only times."""
 
-        def found() -> tuple[Job, Structure]:
-            one = Structure(job)
-            return job, self._jobs["structures"].once(one, lambda: one)
+        def compute() -> tuple[Job, Structure]:
+            new = Structure(job)
+            return job, self._jobs["structures"].once(new, lambda: new)
 
-        return self._jobs["structure"].once(id(job), found)[1]
+        return self._jobs["structure"].once(id(job), compute)[1]
 
     def parts(self, job: Job) -> StagesByPosition:
-        """Return the stages of a placed job; jobs with the same shapes share the objects."""
+        """Return the stages of a placed job, by position in the ep group; jobs with equal shapes share the objects."""
         return self._jobs["splits"].once(self.structure(job), lambda: self._parts_of_shape(job))
 
     def _parts_of_shape(self, job: Job) -> StagesByPosition:
@@ -153,16 +153,16 @@ class Preparation:
         training = job.training.model_copy(update={"global_batch": 1})
         split = job.parallelism.model_copy(update={"dp": min(job.dp, 2), "schedule": job.order_of_stages})
 
-        def found() -> StagesByPosition:
-            whole = split.uncut
+        def compute() -> StagesByPosition:
+            uncut = split.uncut
             each = range(job.positions)
-            alike = [
-                self._jobs["layers"].once((job.model, training, whole, place), partial(Layers, job.shard_at(place)))
+            layers = [
+                self._jobs["layers"].once((job.model, training, uncut, place), partial(Layers, job.shard_at(place)))
                 for place in each
             ]
-            return tuple(stages(job, place, alike[place]) for place in each)
+            return tuple(stages(job, place, layers[place]) for place in each)
 
-        return self._jobs["parts"].once((job.model, training, split), found)
+        return self._jobs["parts"].once((job.model, training, split), compute)
 
     def schedule(self, job: Job, microbatches: int) -> KeptSchedule:
         """Return the schedule of a job for a number of microbatches. Raises ConfigError if the schedule does not support it."""
@@ -170,32 +170,31 @@ class Preparation:
 
         def load() -> KeptSchedule:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
-                found = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
-                written = Cache(ROOM, lambda made: TASK * sum(len(one.tasks) for one in layouts(made.scripts)))
-                return KeptSchedule(found, row_ends(found, job.pipeline), written)
+                loaded = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
+                written = Cache(ROOM, lambda made: TASK * sum(len(layout.tasks) for layout in layouts(made.scripts)))
+                return KeptSchedule(loaded, row_ends(loaded, job.pipeline), written)
 
-        found = self._schedules.once(rows(job, microbatches), load)
-        if job.sharded and not split.no_sync and any(action.letter == "W" for action in found.schedule[0]):
+        kept = self._schedules.once(rows(job, microbatches), load)
+        if job.sharded and not split.no_sync and any(action.letter == "W" for action in kept.schedule[0]):
             what = f"false reduces behind each whole backward pass, which {split.schedule} cuts in two; write true or zero: 1"
             raise job.error("parallelism.fsdp.no_sync", what)
-        return found
+        return kept
 
     def peaks(self, job: Job) -> list[Memory]:
         """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError."""
 
-        def found() -> list[Memory]:
-            moments = self._moments_of(job)
-            return peaks(job, self.parts(job), moments)
+        def compute() -> list[Memory]:
+            return peaks(job, self.parts(job), self._moments_of(job))
 
-        return self._jobs["peaks"].once(self.structure(job), found)
+        return self._jobs["peaks"].once(self.structure(job), compute)
 
     def _moments_of(self, job: Job) -> Moments:
         """Return the memory of a placed job at the moments of its passes where it may peak. Raises ConfigError."""
-        split, beside = job.parallelism, job.pipeline.paired
+        split, paired = job.parallelism, job.pipeline.paired
         enough = schedules.peak_microbatches(split.schedule, split.pp, job.microbatches, split.vpp)
-        question = split.schedule, split.pp, enough, split.vpp, beside
+        question = split.schedule, split.pp, enough, split.vpp, paired
         return self._jobs["moments"].once(
-            question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside))
+            question, lambda: moments(memory_order(self.schedule(job, enough).schedule, paired))
         )
 
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
@@ -206,8 +205,8 @@ class Preparation:
         memory = self.peaks(job)
         gpus = np.arange(job.mesh.size) if gpus is None else gpus
         if offloads(job):
-            found = self._moments_of(job)
-            must_fit_hosts(job, host_peaks(job, self.parts(job)[0], found.start, found.kept), self.cluster, gpus)
+            moments = self._moments_of(job)
+            must_fit_hosts(job, host_peaks(job, self.parts(job)[0], moments.start, moments.kept), self.cluster, gpus)
         worst, need, have = fullest(self.cluster, gpus, memory)
         if need > self.fullest * have:
             degrees = ["tp", "pp", *(["ep"] if (job.model.experts or 1) > job.parallelism.ep else [])]
@@ -231,9 +230,9 @@ class Preparation:
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
         passes = self._jobs["written"].once(structure, lambda: [WrittenPasses(part) for part in self.parts(job)])
-        alike = zip(*(scripts(job, own, kept.rows) for own in passes), strict=True)
-        made = tuple(script for lane in alike for script in lane)
-        written = kept.written.keep(structure, Written(made, tuple(kernels(made))))
+        lanes = zip(*(scripts(job, of_position, kept.rows) for of_position in passes), strict=True)
+        programs = tuple(script for lane in lanes for script in lane)
+        written = kept.written.keep(structure, Written(programs, tuple(kernels(programs))))
         self._schedules.keep(rows(job, job.microbatches), kept)  # its size has grown
         return written
 
@@ -243,7 +242,7 @@ class Preparation:
         used, none = self.kinds(gpus), dict[Kernel, float]()
         taken, gpu = (
             job.communication_sms or 0,
-            min((self.cluster.kinds[kind].gpu for kind in used), key=lambda one: one.sms),
+            min((self.cluster.kinds[kind].gpu for kind in used), key=lambda gpu: gpu.sms),
         )
         if taken >= gpu.sms:
             what = f"{taken} leave none of the {gpu.sms} SMs of {gpu.name} to passes; write fewer, or nccl"
@@ -257,16 +256,16 @@ class Preparation:
 
     def kinds(self, gpus: Ints) -> list[int]:
         """Return the node types of `gpus`, as indices into `Topology.kinds`; all types if `gpus` is empty."""
-        found: list[int] = distinct(self.cluster.kind_of(gpus)).tolist()
-        return found or list(range(len(self.cluster.kinds)))
+        kinds: list[int] = distinct(self.cluster.kind_of(gpus)).tolist()
+        return kinds or list(range(len(self.cluster.kinds)))
 
     def hosts(self, job: Job) -> tuple[Launcher, ...]:
         """Return the launcher of a job's kernels for each node type; () if the host never delays a kernel. Raises ConfigError."""
         try:
-            found = [host(job, kind.host_slowdown) for kind in self.cluster.kinds]
+            launchers = [host(job, kind.host_slowdown) for kind in self.cluster.kinds]
         except InputError as error:
             raise job.error("training.framework", str(error)) from error
-        return tuple(one for one in found if one is not None)
+        return tuple(launcher for launcher in launchers if launcher is not None)
 
     def runs_on(self, job: Job) -> bool:
         """Return whether the host launches pass after pass without waiting for the GPU, so that kernel times decide where GPUs
@@ -280,19 +279,19 @@ class Preparation:
         """
         kinds = range(len(self.cluster.kinds))
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
-            found = [self._forecasts(job, kind).seconds(kernels, job.spec.clocks) for kind in kinds]
-        return found[0] if len(found) == 1 else {kernel: min(own[kernel] for own in found) for kernel in kernels}
+            by_kind = [self._forecasts(job, kind).seconds(kernels, job.spec.clocks) for kind in kinds]
+        return by_kind[0] if len(by_kind) == 1 else {k: min(of_kind[k] for of_kind in by_kind) for k in kernels}
 
     def bounds(self, work: Work, kind: int | None = None) -> Bounds:
         """Return the 80 % intervals of a placed job's kernel times on a node type (default: the job's first). Raises
         ConfigError."""
         job, place = work.job, self.kinds(work.gpus)[0] if kind is None else kind
 
-        def found() -> Bounds:
+        def compute() -> Bounds:
             with blaming(job, "predictor", base.ROOM, job.spec.predictor):
                 return self._forecasts(job, place).bounds(work.kernels)
 
-        return self._bounds.once((self.structure(job), job.spec.predictor, place), found)
+        return self._bounds.once((self.structure(job), job.spec.predictor, place), compute)
 
     def forecast(self, work: Work) -> Forecast:
         """Return the uncertainty of a placed job's kernel times, as intervals and in words. Raises ConfigError."""
@@ -301,48 +300,48 @@ class Preparation:
         if len(each) == 1:
             return each[0]
         names = [self.cluster.kinds[kind].gpu.name for kind in used]
-        said = "; ".join(f"{name}: {one.clocks}" for name, one in zip(names, each, strict=True))
-        errors = [f"{name}: {text}" for name, one in zip(names, each, strict=True) for text in one.statement]
+        clocks_text = "; ".join(f"{name}: {forecast.clocks}" for name, forecast in zip(names, each, strict=True))
+        errors = [f"{name}: {text}" for name, forecast in zip(names, each, strict=True) for text in forecast.statement]
         shares = {
             f"{name} {dtype}": share
-            for name, one in zip(names, each, strict=True)
-            for dtype, share in one.shares.items()
+            for name, forecast in zip(names, each, strict=True)
+            for dtype, share in forecast.shares.items()
         }
-        return Forecast(errors, said, shares, each[0].bounds)
+        return Forecast(errors, clocks_text, shares, each[0].bounds)
 
     def _forecast(self, work: Work, kind: int) -> Forecast:
         """Return the uncertainty of a job's kernel times on nodes of one type."""
-        job, found, gpu = work.job, work.kernels, self.cluster.kinds[kind].gpu
+        job, kernels, gpu = work.job, work.kernels, self.cluster.kinds[kind].gpu
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
             predictor = self._forecasts(job, kind).predictor
             applied = clocks.applied(predictor, job.spec.clocks)
-            errors = [str(scope) for scope in predictor.statement(found, gpu)]
-        said, shares = clocks.statement(found, gpu, applied), clocks.shares_of(found, gpu, applied)
-        return Forecast(errors, said, shares, self.bounds(work, kind))
+            errors = [str(scope) for scope in predictor.statement(kernels, gpu)]
+        text, shares = clocks.statement(kernels, gpu, applied), clocks.shares_of(kernels, gpu, applied)
+        return Forecast(errors, text, shares, self.bounds(work, kind))
 
     def learn(self, jobs: Iterable[Job]) -> None:
         """Forecast the kernels of placed jobs in one call per predictor. Errors are ignored here, and raised when the job is
         used."""
-        found: dict[tuple[str, clocks.Clocks], tuple[Job, dict[Kernel, None]]] = {}
+        by_predictor: dict[tuple[str, clocks.Clocks], tuple[Job, dict[Kernel, None]]] = {}
         for job in jobs:
-            _, known = found.setdefault((job.spec.predictor, job.spec.clocks), (job, {}))
+            _, known = by_predictor.setdefault((job.spec.predictor, job.spec.clocks), (job, {}))
             known |= self._jobs["distinct"].once(self.structure(job), partial(distinct_kernels, job, self.parts(job)))
-        for job, known in found.values():
+        for job, known in by_predictor.values():
             for kind in range(len(self.cluster.kinds)):
                 with suppress(ClustersimError):
                     self._forecasts(job, kind).seconds(list(known), job.spec.clocks)
 
     def known(self) -> dict[str, dict[str, dict[Kernel, KnownKernel]]]:
         """Return {GPU: {predictor: {kernel: forecast}}} of all cached forecasts, as input of `know` in another process."""
-        found: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
-        for one in [made for _, made in self._predictors.items()]:
-            found.setdefault(one.gpu.name, {})[one.name] = one.known
-        return found
+        by_gpu: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
+        for forecasts in [answer for _, answer in self._predictors.items()]:
+            by_gpu.setdefault(forecasts.gpu.name, {})[forecasts.name] = forecasts.known
+        return by_gpu
 
-    def know(self, given: Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]) -> None:
+    def know(self, forecasts: Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]) -> None:
         """Add the cached forecasts of another process or cluster."""
-        for kind, own in enumerate(self.cluster.kinds):
-            for name, known in given.get(own.gpu.name, {}).items():
+        for kind, node_type in enumerate(self.cluster.kinds):
+            for name, known in forecasts.get(node_type.gpu.name, {}).items():
                 self._forecasts_of(name, kind).known.update(known)
 
     def _forecasts(self, job: Job, kind: int) -> Forecasts:

@@ -55,8 +55,8 @@ class StepQuestion:
     @property
     def document(self) -> Document:
         """The topology with overrides applied. Raises InputError for an invalid file or key."""
-        given = document_of(self.topology) if isinstance(self.topology, Path) else self.topology
-        return overridden(given, parted(self.overrides)[0])
+        document = document_of(self.topology) if isinstance(self.topology, Path) else self.topology
+        return overridden(document, parted(self.overrides)[0])
 
     @property
     def cluster(self) -> Topology:
@@ -66,14 +66,14 @@ class StepQuestion:
     @property
     def job(self) -> Job:
         """The job with overrides applied. Raises InputError for an invalid file or key."""
-        given = read(find("workloads", self.workload)) if isinstance(self.workload, Path) else self.workload
-        return build_job(given, parted(self.overrides)[1])
+        document = read(find("workloads", self.workload)) if isinstance(self.workload, Path) else self.workload
+        return build_job(document, parted(self.overrides)[1])
 
     @property
     def parts(self) -> dict[str, Path]:
         """{part of the question, such as `topology`: its file}; a script's description is named as in messages."""
-        given = {"topology": _path(self.topology), "workload": _path(self.workload)}
-        return given | ({"machine": self.machine} if self.machine else {})
+        files = {"topology": _path(self.topology), "workload": _path(self.workload)}
+        return files | ({"machine": self.machine} if self.machine else {})
 
     def options(self, progress: Progress = silent) -> StepOptions:
         """Return the options of `Simulator.run`. progress: callback that receives the name of each phase when it starts."""
@@ -88,9 +88,9 @@ class StepQuestion:
     @property
     def stored(self) -> dict[str, object]:
         """Options as stored in a manifest."""
-        said: dict[str, object] = {"overrides": self.overrides, "fold": self.fold, "ignore_memory": self.ignore_memory}
-        said["flops"] = "full" if self.full_attention else "causal"
-        return said | ({"engine": self.engine} if self.engine != "simpy" else {})
+        flops = "full" if self.full_attention else "causal"
+        options = {"overrides": self.overrides, "fold": self.fold, "ignore_memory": self.ignore_memory, "flops": flops}
+        return options | ({"engine": self.engine} if self.engine != "simpy" else {})
 
     @property
     def words(self) -> list[str]:
@@ -135,9 +135,9 @@ class StepQuestion:
         return result
 
 
-def _path(given: Path | Document) -> Path:
+def _path(file: Path | Document) -> Path:
     """Return the path of an input file, or the name that messages use for inputs from Python."""
-    return given if isinstance(given, Path) else Path(given.path)
+    return file if isinstance(file, Path) else Path(file.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +150,19 @@ class StoredRun:
     @classmethod
     def of(cls, folder: Path) -> StoredRun:
         """Return the run stored in a folder. Raises InputError if it has no result of `clustersim run`, or lacks its inputs."""
-        found = cls(folder, store.manifest_of(folder, "run"))
-        if not {"topology", "workload"} <= found.manifest.inputs.keys():
+        run = cls(folder, store.manifest_of(folder, "run"))
+        if not {"topology", "workload"} <= run.manifest.inputs.keys():
             raise InputError(f"{folder}/{store.MANIFEST}: names no inputs; run the simulation again")
-        return found
+        return run
 
     @property
     def inputs(self) -> dict[str, tuple[Path, str]]:
         """{part, such as `topology`: (path, SHA-256 of the file)}."""
-        return {part: (Path(one.path), one.sha256) for part, one in self.manifest.inputs.items()}
+        return {part: (Path(file.path), file.sha256) for part, file in self.manifest.inputs.items()}
 
     def holding(self) -> AbstractContextManager[Inputs]:
         """Read files of the question that no longer exist from the result folder, for example after it was copied elsewhere."""
-        texts = {one.path: one.text for one in self.manifest.inputs.values() if one.text is not None}
+        texts = {file.path: file.text for file in self.manifest.inputs.values() if file.text is not None}
         return holding({path: text.encode("utf-8", "surrogatepass") for path, text in texts.items()})
 
     @property

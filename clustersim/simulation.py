@@ -122,23 +122,23 @@ class Simulator:
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology, bool]]:
         return Simulator, (self.cluster, self.unlikely)  # another process rebuilds its own caches
 
-    def like(self, cluster: Topology) -> Simulator:
+    def with_cluster(self, cluster: Topology) -> Simulator:
         """Return a simulator for another cluster that shares this one's forecasts for GPUs of the same name.
 
         If the nodes have the same sizes, it also shares the caches of jobs.
         """
-        made = Simulator(cluster, self.unlikely)
+        simulator = Simulator(cluster, self.unlikely)
         if np.array_equal(cluster.numbering.first, self.cluster.numbering.first):
-            made.preparation, made._placed = self.preparation.on(cluster), self._placed
+            simulator.preparation, simulator._placed = self.preparation.for_cluster(cluster), self._placed
         else:
-            made.preparation.know(self.preparation.known())
-        return made
+            simulator.preparation.know(self.preparation.known())
+        return simulator
 
     @uncollected()
     def seconds(self, job: Job) -> float:
         """Return only the seconds of a step of a loaded job, whether or not it fits into memory. Raises InputError for an invalid
         job."""
-        return self._quickly(self.placed(job), "auto")[1].end
+        return self._simulate_cached(self.placed(job), "auto")[1].end
 
     @uncollected()
     def run(
@@ -154,26 +154,26 @@ class Simulator:
     ) -> StepResult:
         """Simulate one step of a loaded job on the first GPUs of the cluster. Other options are those of StepOptions."""
         begun = time.perf_counter()
-        asked, job = job, self.placed(job)
+        unplaced, job = job, self.placed(job)
         progress("predict")
         work, memory, forecast = self.prepare(job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
         progress("plan")
-        record = self.alone(work, engine, fold, progress)
+        record = self.simulate(work, engine, fold, progress)
         progress("summarize")
         plan, parts = record.plan, breakdown(record)
         path = critical_path(record)
         kernels = step_kernels(work, path, forecast.bounds)
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
         cluster = plan.network.topology  # including the links to hosts if the job offloads
-        found = summary(cluster, work, plan, record, parts, facts)
+        content = summary(cluster, work, plan, record, parts, facts)
         if check_overlap:
-            found["warnings"] += self._slower_overlap(asked, record.end)
+            content["warnings"] += self._slower_overlap(unplaced, record.end)
         if self.cluster.jitter is not None:
-            found["jitter"] = jitter_facts(self.cluster.jitter, self.draw(job, progress=progress))
-        return StepResult(found, cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
+            content["jitter"] = jitter_facts(self.cluster.jitter, self.draw(job, progress=progress))
+        return StepResult(content, cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
 
-    def alone(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> Record:
-        """Return the record of one step of a job that has the cluster to itself."""
+    def simulate(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> Record:
+        """Simulate one step of a job that has the cluster to itself. progress: receives `simulate 40%` and the like."""
         return play(work, self.cluster, fold, engine, lambda share: progress(f"simulate {share:.0%}"))
 
     def draw(self, job: Job, draws: int | None = None, engine: Engine = "auto", progress: Progress = silent) -> Floats:
@@ -190,25 +190,25 @@ class Simulator:
         if is_constant(jitter):
             return np.full(count, play(work, self.cluster, engine=engine).end)
         drawn_factors = (factors(jitter, self.cluster.gpus, number) for number in range(count))
-        found = np.empty(count)
-        anew = self.preparation.runs_on(job)
-        for number, record in enumerate(drawn(work, self.cluster, drawn_factors, engine, anew)):
-            found[number] = record.end
+        steps = np.empty(count)
+        recompiled = self.preparation.runs_on(job)
+        for number, record in enumerate(drawn(work, self.cluster, drawn_factors, engine, recompiled)):
+            steps[number] = record.end
             progress(f"draw {(number + 1) / count:.0%}")
-        return found
+        return steps
 
     def outline(self, job: Job, engine: Engine = "simpy") -> dict[str, Any]:
         """Simulate one step of a loaded job. Return the part of its summary that tables of many jobs show."""
         job = self.placed(job)
         self.preparation.must_fit(job, ignorable=False)
-        work, record = self._quickly(job, engine)
+        work, record = self._simulate_cached(job, engine)
         plan, parts = record.plan, breakdown(record)
         path = critical_path(record)
         kernels = step_kernels(work, path, self.preparation.bounds(work))
         return outline(self.cluster, work, plan, record, parts, kernels, self.preparation.peaks(job))
 
-    def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Record]:
-        """Simulate a step on the first GPUs, reusing the compiled plan of a job with the same structure."""
+    def _simulate_cached(self, job: Job, engine: Engine) -> tuple[Work, Record]:
+        """Simulate a step of a placed job on the first GPUs, with the compiled plan of a job of equal structure, if cached."""
         # if the host launches ahead, times decide what waits for it, so a plan holds only for its own times
         structure = None if self.preparation.runs_on(job) else self.preparation.structure(job)
         work = self.preparation.work(job, np.arange(job.mesh.size))
@@ -221,9 +221,9 @@ class Simulator:
             check_names(job)
             dp = job.parallelism.dp
             used = None if dp == "auto" else job.parallelism.lanes * dp
-            found = job.place(self.cluster.gpus, self.cluster.numbering.common_width(used))
-            check_precision(found, self.cluster, np.arange(found.mesh.size))
-            return job, found
+            placed = job.place(self.cluster.gpus, self.cluster.numbering.common_width(used))
+            check_precision(placed, self.cluster, np.arange(placed.mesh.size))
+            return job, placed
 
         return self._placed.once(id(job), place)[1]
 
@@ -243,15 +243,15 @@ class Simulator:
         """Return the nearest legal batch or split that uses more GPUs and likely fits; None without one, or without idle GPUs."""
         if job.mesh.size == self.cluster.gpus:
             return None
-        found = nearby(job, self.cluster.gpus, self.cluster.gpus_per_node)[:TRIED]
-        return next((one for one in found if self._fits(one.job)), None)
+        candidates = nearby(job, self.cluster.gpus, self.cluster.gpus_per_node)[:TRIED]
+        return next((candidate for candidate in candidates if self._fits(candidate.job)), None)
 
     def _slower_overlap(self, job: Job, step: float) -> list[str]:
         """Return a warning if tensor-parallel overlap makes the step, of `step` seconds, longer than without it."""
         how = job.parallelism.overlap.tp
         if how == "none":
             return []
-        plain = self._quickly(self.placed(job.changed({"parallelism.overlap.tp": "none"})), "auto")[1].end
+        plain = self._simulate_cached(self.placed(job.changed({"parallelism.overlap.tp": "none"})), "auto")[1].end
         return [slower_overlap(how, step, plain)] if step > (1 + SLOWER) * plain else []
 
     def _fits(self, job: Job) -> bool:

@@ -159,7 +159,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 def move_files(source: Path, target: Path, first: str = "") -> None:
     """Move the files of a folder to another one on the same file system; the file called `first` goes first."""
-    for path in sorted(source.iterdir(), key=lambda one: (one.name != first, one.name)):
+    for path in sorted(source.iterdir(), key=lambda path: (path.name != first, path.name)):
         path.replace(target / path.name)
 
 
@@ -283,9 +283,9 @@ def check_output(option: str, path: Path, endings: Collection[str], inputs: Iter
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{option} {path}: not a file; choose another path")
-        for other in inputs:
-            if path.exists() and other.exists() and path.samefile(other):
-                raise InputError(f"{option} {path}: is read as an input ({other}); choose another name")
+        for source in inputs:
+            if path.exists() and source.exists() and path.samefile(source):
+                raise InputError(f"{option} {path}: is read as an input ({source}); choose another name")
         check_parent(path.resolve(), f"{option} {path}", "choose another place")
     except OSError as error:
         raise unwritable(f"{option} {path}", error) from error

@@ -53,17 +53,17 @@ def simulator(cluster: ClusterLike, overrides: dict[str, object]) -> _Known:
     or outside code. Raises ClustersimError for an invalid description.
     """
     with keeping_inputs() as read:
-        found = cluster_document(cluster)
-        if isinstance(found, Topology):
-            return _Known(None, Simulator(load_cluster(found, **overrides)))
-        document = overridden(found, by_key(overrides))
+        description = cluster_document(cluster)
+        if isinstance(description, Topology):
+            return _Known(None, Simulator(load_cluster(description, **overrides)))
+        document = overridden(description, by_key(overrides))
         known = _recent.get()
         if known is not None and known.document == document and not plugins.permits():
             return known
-        made = _Known(document, Simulator(build(document)))
+        built = _Known(document, Simulator(build(document)))
     alone = read.keys() <= {document.path} and not plugins.permits()
-    _recent.set(made if alone else None)
-    return made
+    _recent.set(built if alone else None)
+    return built
 
 
 def simulate(
@@ -123,8 +123,8 @@ def sweep(
     document = workload_document(workload)
     case = SweepInputs(cluster_document(cluster), unbuilt(document), engine, places(document, axes))
     check(case, space)
-    found = dict(runner.rows(case, case, space, workers))
-    return SweepResult(tuple(space), tuple(found[index] for index in range(len(space))))
+    rows_by_index = dict(runner.rows(case, case, space, workers))
+    return SweepResult(tuple(space), tuple(rows_by_index[index] for index in range(len(space))))
 
 
 def _check_engine(engine: object) -> None:

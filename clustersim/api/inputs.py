@@ -33,14 +33,14 @@ def load_cluster(cluster: ClusterLike, **overrides: object) -> Topology:
     >>> load_cluster("hgx_h100_8").gpus
     8
     """
-    found = cluster_document(cluster)
-    if isinstance(found, Topology):
+    description = cluster_document(cluster)
+    if isinstance(description, Topology):
         if overrides:
             raise InputError(
                 f"{next(iter(overrides))}: this cluster is built already; give a file, a shipped name or a mapping"
             )
-        return found
-    return build_topology(overridden(found, by_key(overrides)))
+        return description
+    return build_topology(overridden(description, by_key(overrides)))
 
 
 def cluster_document(cluster: ClusterLike) -> Document | Topology:
@@ -51,8 +51,8 @@ def cluster_document(cluster: ClusterLike) -> Document | Topology:
         return mapping.document(cluster, "cluster")
     if isinstance(cluster, str | Path):
         return document_of(cluster)
-    made = "what cs.load_cluster or a function such as cs.fat_tree returns"
-    raise InputError(f"cluster: {shown(cluster)} is none; give a file, a shipped name, a mapping, or {made}")
+    objects = "what cs.load_cluster or a function such as cs.fat_tree returns"
+    raise InputError(f"cluster: {shown(cluster)} is none; give a file, a shipped name, a mapping, or {objects}")
 
 
 def load_workload(workload: WorkloadLike, **overrides: object) -> Job:
@@ -78,8 +78,8 @@ def workload_document(workload: WorkloadLike) -> Document:
         return mapping.document(workload, "workload")
     if isinstance(workload, str | Path):
         return read(shipped.find("workloads", workload))
-    made = "what cs.load_workload returns"
-    raise InputError(f"workload: {shown(workload)} is none; give a file, a shipped name, a mapping, or {made}")
+    objects = "what cs.load_workload returns"
+    raise InputError(f"workload: {shown(workload)} is none; give a file, a shipped name, a mapping, or {objects}")
 
 
 _KEYS = KEYS | {option.name: option.key for option in cluster_options.OPTIONS}
@@ -119,7 +119,7 @@ _TEXT = """{what}
     """
 
 
-def of_kind(kind: str) -> Callable[..., Topology]:
+def cluster_function(kind: str) -> Callable[..., Topology]:
     """Return the function that builds clusters with a kind of fabric: a file of `topology/kinds`, or one of a package."""
 
     def build(

@@ -28,7 +28,7 @@ def written(tool: str, job: Job, gpus_per_node: int) -> str:
         return trainers.deepspeed_config(job.spec)
     split, stages = job.parallelism, portions(job.parallelism, job.model)
     ends = split.account_for_embedding, split.account_for_loss
-    counts = [one.blocks + ends[0] * one.embedding + ends[1] * one.loss for one in stages]
+    counts = [stage.blocks + ends[0] * stage.embedding + ends[1] * stage.loss for stage in stages]
     fixed = {0: split.first_layers, split.pp - 1: split.last_layers}
     free = {count for at, count in enumerate(counts) if fixed.get(job.pipeline.rank(at)) is None}
     ranks = split.lanes * job.dp
@@ -40,31 +40,31 @@ def written(tool: str, job: Job, gpus_per_node: int) -> str:
     return f"# {job.name} for {tool}\n" + yaml.safe_dump(megatron_yaml.written(tool, job.spec, *launch), width=120)
 
 
-def imported(tool: str, path: str, text: str, asked: TrainerRequest, recipe: str | None = None) -> Imported:
+def imported(tool: str, path: str, text: str, request: TrainerRequest, recipe: str | None = None) -> Imported:
     """Return the workload of a tool's launch file or settings in `text`. Raises InputError for an invalid file.
 
     path: name of the file in messages; recipe: function of a recipe in Python, if there are several.
     """
     if tool == "megatron":
-        return megatron_script.imported(path, text, megatron_script.ImportRequest({}, asked.settings))
+        return megatron_script.imported(path, text, megatron_script.ImportRequest({}, request.settings))
     if tool in ("nemo", "megatron-bridge"):
-        model = None if isinstance(asked.model, Mapping) else asked.model
-        return megatron_yaml.imported(tool, path, text, asked.settings, model, recipe)
+        model = None if isinstance(request.model, Mapping) else request.model
+        return megatron_yaml.imported(tool, path, text, request.settings, model, recipe)
     if tool != "torchtitan":
-        return trainers.imported(tool, path, text, asked)
-    found = torchtitan.imported(path, text, asked.gpus)
-    for key, value in asked.settings.items():
-        replace(found.workload, tuple(key.split(".")), value, key)
-    return found
+        return trainers.imported(tool, path, text, request)
+    workload = torchtitan.imported(path, text, request.gpus)
+    for key, value in request.settings.items():
+        replace(workload.workload, tuple(key.split(".")), value, key)
+    return workload
 
 
 def read_back(tool: str, text: str, job: Job, path: str = "the file") -> Job:
     """Return the job of a tool's launch file, with the model of `job` if it has none. Raises InputError for an invalid file."""
-    asked = TrainerRequest()
+    request = TrainerRequest()
     if tool == "deepspeed":
-        asked = TrainerRequest(job.spec.model.model_dump(exclude_none=True), None, {"training.seq": job.training.seq})
-    found = imported(tool, path, text, asked)
-    return build(Document(path, found.workload, {(): Position(1, 1)}))
+        request = TrainerRequest(job.spec.model.model_dump(exclude_none=True), None, {"training.seq": job.training.seq})
+    workload = imported(tool, path, text, request)
+    return build(Document(path, workload.workload, {(): Position(1, 1)}))
 
 
 DIVISION = {f"parallelism.{key}" for key in ("first_layers", "last_layers", "partition")}
@@ -74,9 +74,9 @@ DIVISION |= {f"parallelism.account_for_{key}" for key in ("embedding", "loss")}
 
 def differences(job: Job, back: Job) -> Iterator[tuple[str, object]]:
     """Yield (key, value in `job`) of the keys that differ in another job, as far as a launch file can express them."""
-    found = dict(flat(back.spec.model_dump()))
+    read = dict(flat(back.spec.model_dump()))
     for key, value in flat(job.spec.model_dump()):
-        same = found.get(key) == value or value is None  # None is a default, which a script may contain explicitly
-        same |= key in DIVISION and found["parallelism.layout"] is not None
+        same = read.get(key) == value or value is None  # None is a default, which a script may contain explicitly
+        same |= key in DIVISION and read["parallelism.layout"] is not None
         if not same and key not in ("name", "parallelism.dp", "parallelism.tp_across_nodes", "predictor"):
             yield key, str(value).lower() if isinstance(value, bool) else value

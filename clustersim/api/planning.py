@@ -90,7 +90,7 @@ def plan(
 ) -> PlanResult:
     """Find the best cluster and split that train on `tokens` tokens ("15T" or 15e12) in time, as `clustersim plan` does.
 
-    At least one limit is given: `days` of the whole run, `budget` in USD, or `nodes` without spares. `gpu`, `nic` and
+    At least one limit is compared: `days` of the whole run, `budget` in USD, or `nodes` without spares. `gpu`, `nic` and
     `oversubscription` are the kinds of cluster to compare, each a value or a list. `topology` is the cluster whose number of
     nodes is varied. With `blocking`, steps wait while a checkpoint is written. `reliability` and `costs` are files that replace
     the defaults. `goal` is minimized: "rent" (default with `days`), "owned", "gpus", "energy" or "soonest" (default). `pareto`
@@ -102,16 +102,16 @@ def plan(
     1
     """
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
-    given = {key: value for key, value in axes.items() if value is not None}
-    several = {key: list(one) if isinstance(one, list | tuple) else [one] for key, one in given.items()}
+    compared = {key: value for key, value in axes.items() if value is not None}
+    several = {key: list(value) if isinstance(value, list | tuple) else [value] for key, value in compared.items()}
     total = amount("tokens=", tokens) if isinstance(tokens, str) else tokens
     usd = amount("budget=", budget) if isinstance(budget, str) else budget
-    asked = plan_request(total, days, usd, nodes, by_key(overrides), several, blocking, goal, pareto)
+    request = plan_request(total, days, usd, nodes, by_key(overrides), several, blocking, goal, pareto)
     document = workload_document(workload)
     case = _case(topology, document, overrides, figures.load(costs, price), unlikely)
     planner = Planner(case, load_reliability(reliability))
-    found = answer(planner, asked)
-    return PlanResult(replace(found, changes=tuple(changes(planner, found))))
+    result = answer(planner, request)
+    return PlanResult(replace(result, changes=tuple(changes(planner, result))))
 
 
 def _case(

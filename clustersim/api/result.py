@@ -123,8 +123,9 @@ class Result:
         """Return the differences between this result and others, as `clustersim compare`. Raises InputError as `explain`."""
         from clustersim.explain.differences import Comparison, from_step
 
-        steps = [(f"result {n}", one) for n, one in enumerate((self, *others), 1)]
-        return CompareResult(Comparison(tuple(from_step(name, one._question, one.summary) for name, one in steps)))
+        results = enumerate((self, *others), 1)
+        steps = [from_step(f"result {number}", result._question, result.summary) for number, result in results]
+        return CompareResult(Comparison(tuple(steps)))
 
     @property
     def _question(self) -> StepQuestion:
@@ -235,9 +236,9 @@ class SweepResult(_Table):
 
     def __repr__(self) -> str:
         """Return the number of points and the best one in one line."""
-        found = ranked(self.rows)
-        best = f", the best {seconds(found[0]['expected_step_time_s'])} with {self.best}" if found else ""
-        return f"SweepResult({len(self.rows)} points, {len(found)} with a result{best})"
+        order = ranked(self.rows)
+        best = f", the best {seconds(order[0]['expected_step_time_s'])} with {self.best}" if order else ""
+        return f"SweepResult({len(self.rows)} points, {len(order)} with a result{best})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,7 @@ class OptimizeResult(_Table):
     def rows(self) -> list[Row]:
         """The best splits in order, with the columns of a sweep, and `why` each is behind the first."""
         best, goal = self.found.best, self.found.goal
-        return [{**one.row, "why": why(best[0].row, one.row, goal) if place else ""} for place, one in enumerate(best)]
+        return [{**s.row, "why": why(best[0].row, s.row, goal) if place else ""} for place, s in enumerate(best)]
 
     @property
     def points(self) -> pl.DataFrame:

@@ -59,5 +59,5 @@ def slope(constant: Constant, change: Callable[[float], float]) -> float:
 def changed_step(cluster: Document, job: Job, changes: dict[str, object], simulator: Simulator) -> float:
     """Return the step's seconds with changed keys of cluster and job. simulator: of the unchanged cluster, for its caches."""
     cluster_changes, job_changes = parted(changes)
-    changed = simulator.like(build(overridden(cluster, cluster_changes))) if cluster_changes else simulator
+    changed = simulator.with_cluster(build(overridden(cluster, cluster_changes))) if cluster_changes else simulator
     return changed.seconds(job.changed(job_changes) if job_changes else job)

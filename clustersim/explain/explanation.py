@@ -178,7 +178,7 @@ def _simulated(
     progress(what.name)
     changed, old = question.changed(what.changes), simulator.cluster
     try:
-        simulator = simulator if what.free else simulator.like(changed.cluster)
+        simulator = simulator if what.free else simulator.with_cluster(changed.cluster)
         seconds = _seconds(simulator, changed)
     except OutOfMemoryError as error:
         return what._replace(reason=f"does not fit: {_short(error).partition('; ')[0]}")
@@ -226,7 +226,7 @@ def _bottlenecks(
             yield Bottleneck(share, faster[name], name)
             continue
         progress(f"without the limit of {share['link']}")
-        yield Bottleneck(share, _seconds(simulator.like(_unlimited(result.topology, share)), question))
+        yield Bottleneck(share, _seconds(simulator.with_cluster(_unlimited(result.topology, share)), question))
 
 
 def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:

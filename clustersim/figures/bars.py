@@ -24,7 +24,7 @@ UNFIT = "#b00020"
 
 def breakdown(result: StepResult) -> Canvas:
     """Return the breakdown of one step: critical path, mean of all ranks, and a rank of the first and the last stage."""
-    bars = _of_step(result)
+    bars = _step_bars(result)
     names = [name for name in NAMES if any(parts.get(name, 0.0) > 0 for parts in bars.values())]
     canvas = Canvas(WIDTH, 0, f"{result.job.name} on {result.topology.name}: {duration(result.record.end)}")
     canvas.text((24, 24), canvas.title, 16, anchor="start", bold=True)
@@ -37,19 +37,19 @@ def breakdown(result: StepResult) -> Canvas:
     return canvas
 
 
-def _of_step(result: StepResult) -> dict[str, Mapping[str, float]]:
+def _step_bars(result: StepResult) -> dict[str, Mapping[str, float]]:
     """Return {label: {part: seconds}} of the bars of a step. Ranks of one pipeline rank differ, so labels name the rank."""
     summary = result.summary
-    found = {"critical path": summary["critical_path_s"], "mean of ranks": summary["breakdown_s"]}
+    bars = {"critical path": summary["critical_path_s"], "mean of ranks": summary["breakdown_s"]}
     if result.job.parallelism.pp > 1:
         stages = stages_of(result.plan, summary)
         for stage in (0, max(stages)):
             cell = stages.index(stage)
-            found[f"rank {result.plan.first[cell]} (pipeline rank {stage})"] = result.parts[cell]
-    return found
+            bars[f"rank {result.plan.first[cell]} (pipeline rank {stage})"] = result.parts[cell]
+    return bars
 
 
-def split(row: Row) -> str:
+def split_text(row: Row) -> str:
     """Return the parallel degrees of a row, such as `tp 8 · pp 4 · dp 16`."""
     axes = [axis for axis in ("tp", "pp", "dp", "cp", "ep") if row.get(axis, 1) != 1 or axis in ("tp", "pp", "dp")]
     return " · ".join(f"{axis} {row[axis]}" for axis in axes if axis in row)
@@ -59,7 +59,7 @@ def splits(
     rows: Sequence[Row],
     title: str = "The fastest points of the sweep",
     subtitle: str = "where a step goes, on the mean of all GPUs",
-    label: Callable[[Row], str] = split,
+    label: Callable[[Row], str] = split_text,
 ) -> Canvas:
     """Return the figure of a sweep: its fastest points, and below them points that do not fit. `label` names a row."""
     best = ranked(rows)[:MOST]
@@ -92,8 +92,10 @@ def splits(
 def _bar(
     canvas: Canvas, at: tuple[float, float], parts: Mapping[str, float], scale: float, step: float, begin: float = 0.0
 ) -> None:
-    """Draw the parts of a step from left to right, with names where they fit to the right of `begin` pixels. `scale` is
-    pixels/s."""
+    """Draw the parts {name: seconds} of a step of `step` seconds as one bar whose upper left corner is `at`.
+
+    scale: pixels/s. begin: pixels at the start of the bar that stay free of names and shares.
+    """
     x, y = at
     for name, seconds in parts.items():
         width = seconds * scale
@@ -107,7 +109,7 @@ def _bar(
 
 
 def _legend(canvas: Canvas, names: Sequence[str], y: float) -> None:
-    """Draw the colours of the parts in as many lines as needed, and end the canvas below them."""
+    """Draw the colours of the parts from height `y` in as many lines as needed, and end the canvas below them."""
     x = 24.0
     for name in names:
         words = f"{name}: {NAMES[name]}" if len(name) == 2 else NAMES[name]

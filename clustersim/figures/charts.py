@@ -34,9 +34,9 @@ def memory(result: StepResult) -> Canvas:
     ranks = result.facts.memory
     rank = max(range(len(ranks)), key=lambda i: ranks[i].peak.total)
     table = memory_table(ranks, result.record, stages_of(result.plan, result.summary))
-    own = (np.asarray(table["pipeline_rank"]) == rank) & np.isfinite(np.asarray(table["start_s"], float))
-    start = np.append(np.asarray(table["start_s"], float)[own], result.record.end)
-    held = {kind: np.asarray(table[f"{kind}_bytes"], float)[own] / GIB for kind in KINDS}
+    drawn = (np.asarray(table["pipeline_rank"]) == rank) & np.isfinite(np.asarray(table["start_s"], float))
+    start = np.append(np.asarray(table["start_s"], float)[drawn], result.record.end)
+    held = {kind: np.asarray(table[f"{kind}_bytes"], float)[drawn] / GIB for kind in KINDS}
     capacity = result.topology.gpu.memory / GIB
     most = max(capacity, ranks[rank].peak.total / GIB) * 1.08
     title = f"Memory of pipeline rank {rank}, the fullest: {gibibytes(ranks[rank].peak.total)}"
@@ -77,11 +77,11 @@ def roofline(result: StepResult) -> Canvas:
 
     Circles are GEMMs and attention, squares all other kernels. Their size is the share of the step.
     """
-    found = kernels(result)
-    rows = [row for row in found.rows if row["flop"] and row["bytes"]]
-    plot = _axes(result, found, rows)
-    for roof in found.roofs:
-        _roof(plot, roof, found.bandwidth)
+    rates = kernels(result)
+    rows = [row for row in rates.rows if row["flop"] and row["bytes"]]
+    plot = _axes(result, rates, rows)
+    for roof in rates.roofs:
+        _roof(plot, roof, rates.bandwidth)
     for row in rows:
         _kernel(plot, row)
     plot.canvas.dot((plot.left + 14, plot.top + 14), 6, "#56b4e9")
@@ -91,12 +91,12 @@ def roofline(result: StepResult) -> Canvas:
     return plot.canvas
 
 
-def _axes(result: StepResult, found: KernelRates, rows: list[dict[str, Any]]) -> Plot:
+def _axes(result: StepResult, kernel_rates: KernelRates, rows: list[dict[str, Any]]) -> Plot:
     """Return the empty chart of a roofline, with axes that show all kernels and the highest roof."""
-    peak = max(roof["peak"] for roof in found.roofs)
+    peak = max(roof["peak"] for roof in kernel_rates.roofs)
     intensity = [row["flop"] / row["bytes"] for row in rows] or [1.0]
     rates = [row["flop"] / row["seconds"] for row in rows] or [peak]
-    x = AxisRange(min(intensity) / 2, max(*intensity, 2 * peak / found.bandwidth) * 2, True)
+    x = AxisRange(min(intensity) / 2, max(*intensity, 2 * peak / kernel_rates.bandwidth) * 2, True)
     plot = Plot(
         f"Kernels of {result.job.name} on {result.topology.gpu.name}", x, AxisRange(min(rates) / 2, peak * 2, True)
     )
@@ -145,10 +145,10 @@ def scaling(rows: Sequence[Row]) -> Canvas:
     plot = Plot("Throughput by GPUs, the best split of each", AxisRange(first / 1.3, last * 1.3, True), rates)
     plot.frame("GPUs", "tokens/s", lambda value: f"{value:,.0f}", lambda value: scaled(value, ""))
     plot.line((first, rate), (last, ideal * last), FAINT, dashed=True)
-    said = f"dashed, 100 %: as many tokens/s a GPU as {first:,} GPUs have"
-    plot.canvas.text((plot.left + 14, plot.top + 14), said, 12, anchor="start")
-    for (a, one), (b, other) in itertools.pairwise(points):
-        plot.line((a, one), (b, other), "#0b5cad", 2.4)
+    legend = f"dashed, 100 %: as many tokens/s a GPU as {first:,} GPUs have"
+    plot.canvas.text((plot.left + 14, plot.top + 14), legend, 12, anchor="start")
+    for (a, before), (b, after) in itertools.pairwise(points):
+        plot.line((a, before), (b, after), "#0b5cad", 2.4)
     for gpus, tokens in points:
         x, y = plot.at((gpus, tokens))
         plot.canvas.dot((x, y), 5, "#0b5cad")

@@ -25,7 +25,7 @@ from clustersim.figures.canvas import (
     Canvas,
     Coordinates,
 )
-from clustersim.figures.cluster_cards import around
+from clustersim.figures.cluster_cards import ellipse_points
 from clustersim.topology.build import build
 from clustersim.topology.describe import diameter, faults
 from clustersim.topology.export import gpu_numbers, with_single_cables
@@ -65,11 +65,11 @@ class DrawnParts(NamedTuple):
 
 
 def parts(topology: Topology, sound: Topology) -> DrawnParts:
-    """Return the nodes, switches and cables of a small cluster.
+    """Return the nodes, switches and cables of a small cluster. sound: the same cluster without faults.
 
-    `topology` has one link per cable; `sound` is the same cluster without faults.
+    Each of them has one link per cable (`topology.export.with_single_cables`).
     """
-    ill = topology.capacity < sound.capacity * (1 - 1e-9)
+    faulty = topology.capacity < sound.capacity * (1 - 1e-9)
     cables = tuple(
         DrawnCable(
             a,
@@ -77,14 +77,15 @@ def parts(topology: Topology, sound: Topology) -> DrawnParts:
             int(sound.cables[links].sum()) // 2,
             float(sound.capacity[links[0]] / sound.cables[links[0]]),
             not topology.cables[links].any(),
-            bool(ill[links].any()),
+            bool(faulty[links].any()),
         )
         for a, b, links in layout.cables(topology, range(len(topology.capacity)))
     )
     nodes = tuple(f"node[{n}]" for n in range(topology.numbering.built.nodes))
     level = layout.levels(nodes, (cable[:2] for cable in cables))
-    switches = sorted((name for name in level if level[name]), key=lambda name: (level[name], *layout.order(name)))
-    return DrawnParts(nodes, tuple(tuple(own) for _, own in groupby(switches, level.__getitem__)), cables)
+    switches = sorted((name for name in level if level[name]), key=lambda name: (level[name], *layout.sort_key(name)))
+    levels = tuple(tuple(names) for _, names in groupby(switches, level.__getitem__))
+    return DrawnParts(nodes, levels, cables)
 
 
 WIDTH = 1200.0
@@ -142,10 +143,10 @@ def _caption(canvas: Canvas, parts: DrawnParts, names: tuple[str, ...], alive: i
     canvas.text((_MARGIN, y), f"{len(names)} {plural}{dead}", 15, anchor="start", bold=True)
     below = [c for c in parts.cables if names[0] in (c.a, c.b) and level]
     down = set(parts.nodes if level == 1 else parts.levels[level - 2] if level else ())
-    joined = [c for c in parts.cables if {c.a, c.b} & set(names) and {c.a, c.b} & down]
-    if below and joined:
-        canvas.text((_MARGIN, y + 22), f"{sum(c.cables for c in joined):,} cables down", 12, FAINT, anchor="start")
-        canvas.text((_MARGIN, y + 39), f"of {scaled(joined[0].rate, 'B/s')}", 12, FAINT, anchor="start")
+    down_cables = [c for c in parts.cables if {c.a, c.b} & set(names) and {c.a, c.b} & down]
+    if below and down_cables:
+        canvas.text((_MARGIN, y + 22), f"{sum(c.cables for c in down_cables):,} cables down", 12, FAINT, anchor="start")
+        canvas.text((_MARGIN, y + 39), f"of {scaled(down_cables[0].rate, 'B/s')}", 12, FAINT, anchor="start")
 
 
 def _switch(canvas: Canvas, at: Coordinates, name: str, level: int, pitch: float) -> None:
@@ -185,7 +186,7 @@ def _flat(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
     """Draw routers that are joined to each other: a torus of two dimensions as a lattice, all others on a circle."""
     switches = [name for names in parts.levels for name in names]
     centre = (WIDTH / 2, _TOP + _RADIUS + 20)
-    circle = around(centre, (1.3 * _RADIUS, _RADIUS), len(switches))
+    circle = ellipse_points(centre, (1.3 * _RADIUS, _RADIUS), len(switches))
     lattice = is_lattice(topology, parts)
     places = _lattice(switches, topology.fanouts, centre) if lattice else dict(zip(switches, circle, strict=True))
     hosts: dict[str, list[str]] = {}
@@ -193,7 +194,7 @@ def _flat(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
         if cable.a.startswith("node["):
             hosts.setdefault(cable.b, []).append(cable.a[5:-1])
         elif lattice:
-            _bent(canvas, places[cable.a], places[cable.b], cable)
+            _lattice_cable(canvas, places[cable.a], places[cable.b], cable)
         else:
             canvas.line(places[cable.a], places[cable.b], 1.4, *_shade(cable, CABLE, 0.6))
     for switch, place in places.items():
@@ -213,7 +214,7 @@ def _lattice(switches: list[str], extents: tuple[int, ...], centre: Coordinates)
     return {name: (left + i % wide * across, top + i // wide * down) for i, name in enumerate(switches)}
 
 
-def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: DrawnCable) -> None:
+def _lattice_cable(canvas: Canvas, a: Coordinates, b: Coordinates, cable: DrawnCable) -> None:
     """Draw a cable of a lattice. A cable that passes other routers is an arc around them."""
     wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
     if wide < 221 and high < 171:
@@ -240,30 +241,30 @@ def picture(document: Document) -> Canvas:
         return canvas
     if few:
         cables = with_single_cables(document)
-        found = parts(cables, with_single_cables(_sound(document)))
-        if _fits(cables, found):
-            whole = replace(cables, counts=counts)
-            height = _TOP + (_ROW * len(found.levels) + 90 if found.hierarchical else 2 * _RADIUS + 80)
-            canvas = _canvas(whole, WIDTH, height)
-            (_rows if found.hierarchical else _flat)(canvas, found, whole)
+        drawn = parts(cables, with_single_cables(_without_faults(document)))
+        if _fits(cables, drawn):
+            cluster = replace(cables, counts=counts)
+            height = _TOP + (_ROW * len(drawn.levels) + 90 if drawn.hierarchical else 2 * _RADIUS + 80)
+            canvas = _canvas(cluster, WIDTH, height)
+            (_rows if drawn.hierarchical else _flat)(canvas, drawn, cluster)
             return canvas
     canvas = _canvas(topology, cluster_cards.CARDS_WIDTH, cluster_cards.cards_height(topology))
     cluster_cards.draw_cards(canvas, topology)
     return canvas
 
 
-def _sound(document: Document) -> Document:
+def _without_faults(document: Document) -> Document:
     """Return a topology file without its faults."""
     if "faults" not in document.data:
         return document
     return replace(document, data={key: value for key, value in document.data.items() if key != "faults"})
 
 
-def _fits(topology: Topology, found: DrawnParts) -> bool:
-    """Return whether a picture of every switch and cable is readable."""
-    if found.hierarchical:
-        return len(found.cables) <= _MOST_LINES
-    return is_lattice(topology, found) or sum(map(len, found.levels)) <= _MOST_AROUND
+def _fits(topology: Topology, drawn: DrawnParts) -> bool:
+    """Return whether a picture of every switch and cable is readable, by the number of lines or of switches on a circle."""
+    if drawn.hierarchical:
+        return len(drawn.cables) <= _MOST_LINES
+    return is_lattice(topology, drawn) or sum(map(len, drawn.levels)) <= _MOST_AROUND
 
 
 def _canvas(topology: Topology, width: float, height: float) -> Canvas:
@@ -281,8 +282,8 @@ def _canvas(topology: Topology, width: float, height: float) -> Canvas:
     if longest.hops:
         words.append(f"at most {longest.hops:g} link{'s' * (longest.hops != 1)}, {seconds(longest.latency)}")
     canvas.text((40, 58), "   ·   ".join(words), 13, FAINT, anchor="start")
-    ill = faults(topology)
-    if ill:
-        told = "   ·   ".join(f"{label}: {value}" for label, value in ill)
-        canvas.text((40, 80), f"{told}   (orange: slow, red: dead)", 13, BROKEN, anchor="start")
+    faulty = faults(topology)
+    if faulty:
+        listed = "   ·   ".join(f"{label}: {value}" for label, value in faulty)
+        canvas.text((40, 80), f"{listed}   (orange: slow, red: dead)", 13, BROKEN, anchor="start")
     return canvas

@@ -62,7 +62,7 @@ def draw_node(canvas: Canvas, at: Coordinates, topology: Topology, title: str) -
 
 def _wired(canvas: Canvas, at: Coordinates, pairs: list[tuple[int, int]], gpus: int) -> None:
     """Draw the GPUs of a node on an ellipse around `at`, and the wires between them."""
-    places = around(at, (90.0, 72.0), gpus)
+    places = ellipse_points(at, (90.0, 72.0), gpus)
     for a, b in pairs:
         canvas.line(places[a], places[b], 1.4, SWITCH, 0.55)
     for gpu, place in enumerate(places):
@@ -70,7 +70,7 @@ def _wired(canvas: Canvas, at: Coordinates, pairs: list[tuple[int, int]], gpus: 
         canvas.text(place, str(gpu), 12, PAPER)
 
 
-def around(at: Coordinates, radii: Coordinates, count: int) -> list[Coordinates]:
+def ellipse_points(at: Coordinates, radii: Coordinates, count: int) -> list[Coordinates]:
     """Return `count` points on an ellipse around `at`, clockwise from the top. `radii` are its two radii."""
     turns = [2 * pi * i / count - pi / 2 for i in range(count)]
     return [(at[0] + radii[0] * cos(t), at[1] + radii[1] * sin(t)) for t in turns]
@@ -135,8 +135,8 @@ def _tiers(topology: Topology) -> list[tuple[str, int, int]]:
     """Return (name, number of switches, number of cables down) of each tier, the lowest first."""
     counts = topology.counts
     named = [key.removesuffix("_switches") for key in counts if key.endswith("_switches")]
-    found = [(name, int(counts[f"{name}_switches"]), int(counts[f"{name}_cables"])) for name in named]
-    return found or [("", int(counts.get("switches", 1)), int(counts.get("cables", 0)))]
+    tiers = [(name, int(counts[f"{name}_switches"]), int(counts[f"{name}_cables"])) for name in named]
+    return tiers or [("", int(counts.get("switches", 1)), int(counts.get("cables", 0)))]
 
 
 def _stack(canvas: Canvas, topology: Topology, x: float, bottom: float) -> None:
@@ -175,13 +175,17 @@ def _pictogram(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
     else:
         dims = _dims(topology)
         if topology.kind == "grid" and dims:
-            _kinds(canvas, at, dims)
+            _dimensions(canvas, at, dims)
         else:
             _lattice(canvas, at)
         shape = " × ".join(map(str, topology.fanouts))
         routers = int(counts.get("routers", 0))
         grids = routers // max(1, prod(topology.fanouts)) if topology.kind == "grid" else 1
-        what = f"{routers:,} routers ({f'{grids} × ({shape})' if grids > 1 else shape})" if routers else _what(topology)
+        what = (
+            f"{routers:,} routers ({f'{grids} × ({shape})' if grids > 1 else shape})"
+            if routers
+            else _groups_text(topology)
+        )
         words = f"{what}, {int(counts['cables']):,} cables with those of the NICs"
         canvas.pill((at[0], at[1] + 190), words, 14)
 
@@ -189,18 +193,18 @@ def _pictogram(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
 def _dragonfly(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
     """Draw the groups of a dragonfly on a circle around `at`, with the cables between them."""
     groups = int(topology.counts["groups"])
-    places = around(at, (165, 165), groups)
+    places = ellipse_points(at, (165, 165), groups)
     copies = int(topology.counts["global_cables"]) * 2 // max(1, groups * (groups - 1))
     for i, a in enumerate(places):
         for b in places[:i]:
             canvas.line(a, b, 0.7 if groups > 16 else 1.5, CABLE, 0.28 if groups > 16 else 0.6)
     for place in places:
         canvas.dot(place, max(6.0, min(16.0, 400 / groups)), TIERS[0])
-    words = f"{_what(topology)}, {copies} cable{'s' * (copies > 1)} between every two"
+    words = f"{_groups_text(topology)}, {copies} cable{'s' * (copies > 1)} between every two"
     canvas.pill((at[0], at[1] + 200), words, 14)
 
 
-def _what(topology: Topology) -> str:
+def _groups_text(topology: Topology) -> str:
     """Return the groups of a dragonfly and their switches or routers in words."""
     counts, groups = topology.counts, int(topology.counts["groups"])
     if "routers" in counts:
@@ -217,12 +221,12 @@ def _dims(topology: Topology) -> tuple[Dim, ...]:
     return tuple(dim for dim in hops.dims if dim.size > 1) if isinstance(hops, Lattice) else ()
 
 
-def _kinds(canvas: Canvas, at: Coordinates, dims: tuple[Dim, ...]) -> None:
+def _dimensions(canvas: Canvas, at: Coordinates, dims: tuple[Dim, ...]) -> None:
     """Draw the links of each dimension of a grid, side by side."""
     wide = min(230.0, (CARDS_WIDTH - 60) / len(dims))
     for i, dim in enumerate(dims):
         centre = (at[0] + (i - (len(dims) - 1) / 2) * wide, at[1])
-        places = around(centre, (0.36 * wide, 0.36 * wide), min(dim.size, 12))
+        places = ellipse_points(centre, (0.36 * wide, 0.36 * wide), min(dim.size, 12))
         for a, b in _lines(dim.kind, len(places)):
             canvas.line(places[a], centre if b < 0 else places[b], 1.6, FAINT, 0.7)
         if dim.kind == "switch":

@@ -25,26 +25,26 @@ class Cable(NamedTuple):
 
 def cables(topology: Topology, links: Iterable[int]) -> list[Cable]:
     """Return the cables of some links. Links between the same two ends are one cable, and links inside a node none."""
-    found: dict[tuple[str, str], list[int]] = {}
+    by_ends: dict[tuple[str, str], list[int]] = {}
     for link in links:
         a, b = drawn_ends(topology, link)
         if a != b:
-            found.setdefault((b, a) if (b, a) in found else (a, b), []).append(link)
-    return [Cable(a, b, np.array(own)) for (a, b), own in found.items()]
+            by_ends.setdefault((b, a) if (b, a) in by_ends else (a, b), []).append(link)
+    return [Cable(a, b, np.array(parallel)) for (a, b), parallel in by_ends.items()]
 
 
 def drawn_ends(topology: Topology, link: int) -> tuple[str, str]:
     """Return the names of the ends of a link as drawn: the node for everything inside one, if there are several nodes."""
     a, b = topology.ends(link)
-    return (_drawn(topology, a), _drawn(topology, b)) if topology.nodes > 1 else (a, b)
+    return (_drawn_end(topology, a), _drawn_end(topology, b)) if topology.nodes > 1 else (a, b)
 
 
-def _drawn(topology: Topology, end: str) -> str:
+def _drawn_end(topology: Topology, end: str) -> str:
     """Return the name of an end as drawn in a cluster of several nodes."""
-    part = kind(end)
+    part = end_kind(end)
     if part not in INSIDE or part == end:
         return end
-    number = order(end)[1]
+    number = sort_key(end)[1]
     return f"node[{topology.numbering.built.place(part, number)[0] if part in ('gpu', 'nic', 'ports') else number}]"
 
 
@@ -55,19 +55,19 @@ def levels(lowest: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[str,
         neighbours[a].append(b)
         neighbours[b].append(a)
     front, level = list(lowest), 0
-    found = dict.fromkeys(front, level)
-    while front := list(dict.fromkeys(other for name in front for other in neighbours[name] if other not in found)):
+    reached = dict.fromkeys(front, level)
+    while front := list(dict.fromkeys(other for name in front for other in neighbours[name] if other not in reached)):
         level += 1
-        found |= dict.fromkeys(front, level)
-    return found
+        reached |= dict.fromkeys(front, level)
+    return reached
 
 
-def kind(end: str) -> str:
-    """Return the kind of an end: `leaf` of `leaf[3]`."""
+def end_kind(end: str) -> str:
+    """Return the kind of an end by its name: `leaf` of `leaf[3]`."""
     return end.partition("[")[0]
 
 
-def order(end: str) -> tuple[str, int]:
-    """Return the kind and the number of an end, by which ends are sorted; -1 without a number."""
+def sort_key(end: str) -> tuple[str, int]:
+    """Return (kind, number) of an end, by which ends are sorted; the number is -1 if its name has none."""
     part, _, number = end.partition("[")
     return part, int(number.rstrip("]")) if number.rstrip("]").isdecimal() else -1

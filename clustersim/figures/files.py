@@ -28,16 +28,16 @@ _FONTS = {"Helvetica": 1.0, "Arial": 1.0, "Liberation Sans": 1.0, "Nimbus Sans":
 """{font: size factor that makes words as wide as in Helvetica}, by preference. matplotlib ships the last one."""
 
 
-def available(otherwise: str = "write a name that ends in .svg") -> None:
+def require_matplotlib(otherwise: str = "write a name that ends in .svg") -> None:
     """Raise InputError if matplotlib is not installed. otherwise: remedy for the message."""
     if find_spec("matplotlib") is None:
         what = "a PNG or PDF needs matplotlib, which is not installed"
         raise InputError(f"{what}; run pip install 'clustersim[plots]', or {otherwise}")
 
 
-def content(canvas: Canvas, ending: str) -> bytes:
-    """Return the picture as PNG (two dots per pixel) or PDF, by `ending`. Raises InputError if matplotlib is missing."""
-    available()
+def image(canvas: Canvas, ending: str) -> bytes:
+    """Return the bytes of a picture as `.png` (two dots per pixel) or `.pdf`. Raises InputError if matplotlib is missing."""
+    require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(canvas.width / 100, canvas.height / 100), facecolor=PAPER)
@@ -90,10 +90,10 @@ def check(option: str, path: Path, inputs: Iterable[Path] = ()) -> None:
     """Raise InputError if no picture can be written to `path`. `option` names the path in the message."""
     writing.check_output(option, path, ENDINGS, inputs)
     if path.suffix.lower() in FORMS:
-        available()
+        require_matplotlib()
 
 
 def write(path: Path, canvas: Canvas) -> None:
     """Write a picture. Raises InputError if the path cannot be written, and DiskFullError if no space is left."""
     ending = path.suffix.lower()
-    writing.save(path, content(canvas, ending) if ending in FORMS else svg(canvas).encode())
+    writing.save(path, image(canvas, ending) if ending in FORMS else svg(canvas).encode())

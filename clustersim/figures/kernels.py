@@ -37,14 +37,14 @@ def kernels(result: StepResult) -> KernelRates:
     gpu, seconds = result.topology.kinds[kind].gpu, result.work.seconds[kind]
     on_path = exposed(result.work, result.facts.path)[0].sum(axis=0).tolist()
     bounds, critical = result.facts.forecast.bounds.ends(), dict(zip(result.work.kernels, on_path, strict=True))
-    own = [(row, row.step) for row in rows(result.job) if isinstance(row.step, Kernel) and row.step in seconds]
+    launched = [(row, row.step) for row in rows(result.job) if isinstance(row.step, Kernel) and row.step in seconds]
     launches: defaultdict[Kernel, int] = defaultdict(int)
-    for row, kernel in own:
+    for row, kernel in launched:
         launches[kernel] += row.launches
-    found = []
-    for row, kernel in own:
+    table = []
+    for row, kernel in launched:
         low, high = bounds.get(kernel, (None, None))
-        found.append(
+        table.append(
             {
                 **{name: getattr(row, name) for name in ("layer", "operator", "direction")},
                 "kind": kernel.kind,
@@ -62,13 +62,13 @@ def kernels(result: StepResult) -> KernelRates:
                 "high": high,
             }
         )
-    found.sort(key=lambda one: -one["share"])
+    table.sort(key=lambda line: -line["share"])
     peaks = {(kernel.dtype, kernel.kind in PRODUCTS): _peak(gpu, kernel) for kernel in launches}
     roofs = [
         {"dtype": dtype, "unit": "matrix" if matrix else "vector", "peak": peak}
-        for (dtype, matrix), peak in sorted(peaks.items(), key=lambda one: -one[1])
+        for (dtype, matrix), peak in sorted(peaks.items(), key=lambda roof: -roof[1])
     ]
-    return KernelRates(found, roofs, gpu.memory_bandwidth)
+    return KernelRates(table, roofs, gpu.memory_bandwidth)
 
 
 def _roofline(gpu: Gpu, kernel: Kernel, seconds: float) -> dict[str, Any]:

@@ -33,10 +33,10 @@ class AxisRange(NamedTuple):
             powers = range(math.floor(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
             for digits in ((1,), (1, 2, 5), range(1, 10)):
                 every = [digit * 10.0**power for power in powers for digit in digits]
-                found = [value for value in every if -1e-9 <= self.share(value) <= 1 + 1e-9]
-                if len(found) > 2:
+                inside = [value for value in every if -1e-9 <= self.share(value) <= 1 + 1e-9]
+                if len(inside) > 2:
                     break
-            return found[:: -(-len(found) // most) or 1]
+            return inside[:: -(-len(inside) // most) or 1]
         power = 10.0 ** math.floor(math.log10((self.high - self.low) / most))
         step = next(power * k for k in (1, 2, 5, 10) if (self.high - self.low) / (power * k) <= most)
         return [i * step for i in range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)]

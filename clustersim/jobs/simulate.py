@@ -65,7 +65,7 @@ def share(
         progress(f"predict {placed_job.name}")
         work, memory, forecast = simulator.prepare(placed_job.job, placed_job.gpus, ignore_memory=ignore_memory)
         progress(f"simulate {placed_job.name} alone")
-        record = simulator.alone(work, "auto", fold)
+        record = simulator.simulate(work, "auto", fold)
         works.append(work)
         single_runs.append(AloneStep(record.plan, record, memory, forecast))
     _check_length(placed, single_runs, requested.steps)

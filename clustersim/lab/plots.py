@@ -256,7 +256,7 @@ def _table(frame: pl.DataFrame) -> str:
 
 def png_available() -> None:
     """Raise InputError if matplotlib is not installed."""
-    files.available("leave --png out: the page has the same plots")
+    files.require_matplotlib("leave --png out: the page has the same plots")
 
 
 def write_png(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:

@@ -48,8 +48,10 @@ def slow_links(topology: Topology) -> Mask:
 
 
 def picture(topology: Topology, figures: LinkFigures) -> dict[str, object] | None:
-    """Return the ends and cables of a cluster, or None if there is nothing to draw. In a cluster of several nodes a node is one
-    end."""
+    """Return {`ends`, `cables`} of a cluster as JSON data, with at most MOST_ENDS and MOST_CABLES; None if there is none.
+
+    In a cluster of several nodes a node is one end.
+    """
     cables, every = _cables(topology, figures.slow)
     ills = _faults(topology, figures.slow)
     separate = _separate(cables, ills, figures.slow)
@@ -62,17 +64,20 @@ def picture(topology: Topology, figures: LinkFigures) -> dict[str, object] | Non
 
 
 def _cables(topology: Topology, slow: Mask) -> tuple[list[layout.Cable], bool]:
-    """Return the cables outside nodes, and whether all of them have names. In large tiers kinds of ends stand for the ends."""
+    """Return the cables outside nodes, and whether the ends of all of them are single.
+
+    Of tiers beyond MOST_NAMED links all links, except slow ones, are one cable between kinds of ends, such as `leaf` and `spine`.
+    """
     links, folded = list[int](), list[layout.Cable]()
     room = MOST_NAMED
     for tier in sorted((tier for tier in topology.tiers if _outside(topology, tier)), key=lambda tier: tier.links):
         room -= tier.links
-        own = np.arange(tier.first, tier.first + tier.links)
-        named = own if room >= 0 else _exceptional_links(topology, tier, slow)
+        of_tier = np.arange(tier.first, tier.first + tier.links)
+        named = of_tier if room >= 0 else _exceptional_links(topology, tier, slow)
         links += named.tolist()
-        if len(named) < len(own):
-            a, b = map(layout.kind, layout.drawn_ends(topology, tier.first))
-            folded.append(layout.Cable(a, b, np.setdiff1d(own, named)))
+        if len(named) < len(of_tier):
+            a, b = map(layout.end_kind, layout.drawn_ends(topology, tier.first))
+            folded.append(layout.Cable(a, b, np.setdiff1d(of_tier, named)))
     return [*layout.cables(topology, links), *folded], not folded
 
 
@@ -84,71 +89,71 @@ def _outside(topology: Topology, tier: LinkTier) -> bool:
 
 def _exceptional_links(topology: Topology, tier: LinkTier, slow: Mask) -> Ints:
     """Return a few links of a large tier that are slow or dead, or at a node with slow GPUs."""
-    own = np.flatnonzero(slow[tier.span])[:MOST_SEPARATE]
+    exceptional = np.flatnonzero(slow[tier.span])[:MOST_SEPARATE]
     if tier.name in ("nic-up", "nic-down"):
         gpus = np.flatnonzero(topology.slowdown != 1)
         nodes = np.unique(topology.numbering.node_of(gpus))[:MOST_SEPARATE]
-        own = np.union1d(own, topology.numbering.nic[topology.numbering.gpus_of(nodes)])
-    return own + tier.first
+        exceptional = np.union1d(exceptional, topology.numbering.nic[topology.numbering.gpus_of(nodes)])
+    return exceptional + tier.first
 
 
 def _faults(topology: Topology, slow: Mask) -> dict[str, str]:
-    """Return {end: fault in words} of nodes, or of the GPUs of a single node."""
-    kind, own, count = "gpu", gpu_numbers(topology), topology.gpus
+    """Return {end: `slow`, `dead` or `slow link inside`} of nodes with a fault, or of the GPUs of a single node."""
+    kind, alive, count = "gpu", gpu_numbers(topology), topology.gpus
     if topology.nodes > 1:
         built = topology.numbering.built
-        kind, own, count = "node", built.node_of(own), built.nodes
-    found = {f"{kind}[{n}]": "slow" for n in np.unique(own[topology.slowdown != 1]).tolist()}
+        kind, alive, count = "node", built.node_of(alive), built.nodes
+    faults = {f"{kind}[{n}]": "slow" for n in np.unique(alive[topology.slowdown != 1]).tolist()}
     for tier in topology.tiers if topology.nodes > 1 else ():
         for link in (tier.first + np.flatnonzero(slow[tier.span])[:MOST_SEPARATE]).tolist():
             a, b = layout.drawn_ends(topology, link)
-            found |= {a: "slow link inside"} if a == b else {}
-    return found | {f"{kind}[{n}]": "dead" for n in np.setdiff1d(np.arange(count), own).tolist()}
+            faults |= {a: "slow link inside"} if a == b else {}
+    return faults | {f"{kind}[{n}]": "dead" for n in np.setdiff1d(np.arange(count), alive).tolist()}
 
 
 def _separate(cables: Iterable[layout.Cable], ills: Mapping[str, str], slow: Mask) -> set[str]:
     """Return the ends that stay separate: those with a fault, and those of a slow or dead cable."""
-    bad = [one for one in cables if slow[one.links].any() and "[" in one.a + one.b][:MOST_SEPARATE]
-    return {*list(ills)[:MOST_SEPARATE], *(end for one in bad for end in one[:2])}
+    faulty = [cable for cable in cables if slow[cable.links].any() and "[" in cable.a + cable.b][:MOST_SEPARATE]
+    return {*list(ills)[:MOST_SEPARATE], *(end for cable in faulty for end in cable[:2])}
 
 
 def _unfolded(cables: Iterable[layout.Cable], separate: set[str]) -> dict[str, str]:
     """Return {end: drawn name} without folding."""
-    return {end: end for one in cables for end in one[:2]}
+    return {end: end for cable in cables for end in cable[:2]}
 
 
 def _by_switches(cables: Iterable[layout.Cable], separate: set[str]) -> dict[str, str]:
     """Return {end: drawn name} with nodes on the same switches folded into the first of them."""
-    beside: defaultdict[str, set[str]] = defaultdict(set)
-    for one in cables:
-        beside[one.a].add(one.b)
-        beside[one.b].add(one.a)
+    neighbours: defaultdict[str, set[str]] = defaultdict(set)
+    for cable in cables:
+        neighbours[cable.a].add(cable.b)
+        neighbours[cable.b].add(cable.a)
     first: dict[frozenset[str], str] = {}
     return {
-        end: first.setdefault(frozenset(beside[end]), end)
-        if layout.kind(end) == "node" and end not in separate
+        end: first.setdefault(frozenset(neighbours[end]), end)
+        if layout.end_kind(end) == "node" and end not in separate
         else end
-        for end in sorted(beside, key=layout.order)
+        for end in sorted(neighbours, key=layout.sort_key)
     }
 
 
 def _by_kind(cables: Iterable[layout.Cable], separate: set[str]) -> dict[str, str]:
     """Return {end: drawn name} with all ends of a kind folded into one."""
-    return {end: end if end in separate else layout.kind(end) for one in cables for end in one[:2]}
+    return {end: end if end in separate else layout.end_kind(end) for cable in cables for end in cable[:2]}
 
 
 def _folded(
     cables: Iterable[layout.Cable], name_of: Mapping[str, str], figures: LinkFigures, split: bool
 ) -> dict[tuple[str, str, bool], Ints]:
     """Return {(drawn end, drawn end, whether they set the rate): links}. Without `split` the third is always False."""
-    found: defaultdict[tuple[str, str, bool], list[Ints]] = defaultdict(list)
-    for one in cables:
-        a, b = sorted((name_of[one.a], name_of[one.b]))
-        decides = (figures.limits[one.links] > 1e-9) & split
+    links_of: defaultdict[tuple[str, str, bool], list[Ints]] = defaultdict(list)
+    for cable in cables:
+        a, b = sorted((name_of[cable.a], name_of[cable.b]))
+        decides = (figures.limits[cable.links] > 1e-9) & split
         for flag in (False, True):
-            if len(own := one.links[decides == flag]):
-                found[a, b, flag].append(own)
-    return {key: np.concatenate(links) for key, links in found.items()}
+            if len(chosen := cable.links[decides == flag]):
+                links_of[a, b, flag].append(chosen)
+    return {key: np.concatenate(links) for key, links in links_of.items()}
 
 
 def _ends(drawn: Iterable[tuple[str, str, bool]]) -> list[str]:
@@ -166,12 +171,12 @@ def _drawn(
 ) -> dict[str, object]:
     """Return the drawn ends with their levels, counts and faults, and the drawn cables, as JSON data."""
     names = _ends(drawn)
-    lowest = [name for name in names if layout.kind(name) in ("node", "gpu")] or names[:1]
+    lowest = [name for name in names if layout.end_kind(name) in ("node", "gpu")] or names[:1]
     reached = layout.levels(lowest, (pair[:2] for pair in drawn))
     level = {name: reached.get(name, 0) for name in names}
-    names.sort(key=lambda name: (level[name], layout.order(name)))
+    names.sort(key=lambda name: (level[name], layout.sort_key(name)))
     number = {name: i for i, name in enumerate(names)}
-    many = _stands_for(topology, name_of)
+    many = _counts(topology, name_of)
     return {
         "ends": [{"name": n, "level": level[n], "many": many[n], "ill": ills.get(n, "")} for n in names],
         "cables": [
@@ -180,20 +185,20 @@ def _drawn(
     }
 
 
-def _stands_for(topology: Topology, name_of: Mapping[str, str]) -> Counter[str]:
+def _counts(topology: Topology, name_of: Mapping[str, str]) -> Counter[str]:
     """Return {drawn end: number of nodes, switches or other ends that it stands for}."""
     switches = {
         key.removesuffix("_switches"): int(n) for key, n in topology.counts.items() if key.endswith("_switches")
     }
-    named = Counter(layout.kind(end) for end in name_of if "[" in end)
+    named = Counter(layout.end_kind(end) for end in name_of if "[" in end)
     many: Counter[str] = Counter()
     for end, name in name_of.items():
-        kind = layout.kind(end)
+        kind = layout.end_kind(end)
         if kind != end:
             many[name] += switches.get(kind, 0) // named[kind] or 1
-    for kind, whole in {**switches, "node": topology.nodes}.items():
+    for kind, total in {**switches, "node": topology.nodes}.items():
         if kind in name_of:  # of a large tier, whose ends are not named each
-            many[kind] = whole - sum(layout.kind(name) == kind != name for name in set(name_of.values()))
+            many[kind] = total - sum(layout.end_kind(name) == kind != name for name in set(name_of.values()))
     return many
 
 

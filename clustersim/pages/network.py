@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.figures.charts import KINDS
-from clustersim.figures.cluster_layout import kind
+from clustersim.figures.cluster_layout import end_kind
 from clustersim.pages.cluster_picture import HIGH, LOW, LinkFigures, picture, slow_links
 from clustersim.report.folded_time import FoldedTime
 from clustersim.report.links import end_names, link_bytes, path_limits, tier_of
@@ -36,42 +36,42 @@ def network(result: StepResult) -> dict[str, object]:
         "figures": [list(row) for row in describe(topology)],
         "faults": [list(row) for row in faults(topology)],
         "tiers": [_tier(topology, tier, figures) for tier in topology.tiers if tier.links],
-        "links": _listed(topology, crossed, use, holds),
+        "links": _busiest_links(topology, crossed, use, holds),
         "picture": picture(topology, figures),
         "slow_gpus": gpu_numbers(topology)[topology.slowdown != 1].tolist()[:1000],
     }
 
 
 def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str, object]:
-    """Return the links of a tier as a row of cells."""
-    use, holds, slow = (one[tier.span] for one in figures)
+    """Return a tier as JSON data: columns `use` and `limits` with a value for each of at most MOST_CELLS groups of links."""
+    use, limits, slow = (column[tier.span] for column in figures)
     cells = min(tier.links, MOST_CELLS)
     edges = np.arange(cells) * tier.links // cells
     return {
         "name": tier.name,
         "links": tier.links,
-        "ends": [kind(end) for end in topology.ends(tier.first)],
+        "ends": [end_kind(end) for end in topology.ends(tier.first)],
         "capacity": float(np.median(topology.capacity[tier.span])),
         "use": [round(value, HIGH) for value in np.maximum.reduceat(use, edges).tolist()],
-        "limits": [round(value, LOW) for value in np.maximum.reduceat(holds, edges).tolist()],
+        "limits": [round(value, LOW) for value in np.maximum.reduceat(limits, edges).tolist()],
         "ill": np.flatnonzero(np.logical_or.reduceat(slow, edges)).tolist(),
         "mean": round(float(use.mean()), HIGH),
     }
 
 
-def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, object]]:
+def _busiest_links(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, object]]:
     """Return the links that limit the critical path longest, then the busiest. Identical links of a tier are one row."""
     place = np.flatnonzero(crossed > 0)
     columns = (np.round(holds, LOW), np.round(use, HIGH), topology.capacity)
     figures = np.stack([tier_of(topology, place)[0], *(column[place] for column in columns)], axis=1)
     runs = np.flatnonzero(np.append(True, (figures[1:] != figures[:-1]).any(axis=1))[: len(figures)])  # mostly alike
-    alike, first, run = np.unique(figures[runs], axis=0, return_index=True, return_inverse=True)
-    many = np.bincount(run, np.diff(np.append(runs, len(figures))))
-    order = np.lexsort((-alike[:, 2], -alike[:, 1]))
+    distinct, first, run = np.unique(figures[runs], axis=0, return_index=True, return_inverse=True)
+    counts = np.bincount(run, np.diff(np.append(runs, len(figures))))
+    order = np.lexsort((-distinct[:, 2], -distinct[:, 1]))
     place = place[runs[first]]
-    first_of_tier = {int(alike[i, 0]): i for i in reversed(order.tolist())}
+    first_of_tier = {int(distinct[i, 0]): i for i in reversed(order.tolist())}
     shown = dict.fromkeys([*order[:LISTED].tolist(), *reversed(first_of_tier.values())])
-    return [_link(topology, int(place[i]), int(many[i]), crossed, use, holds) for i in shown]
+    return [_link(topology, int(place[i]), int(counts[i]), crossed, use, holds) for i in shown]
 
 
 def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, holds: Floats) -> dict[str, object]:
@@ -103,14 +103,14 @@ def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
     drawn[drawn] &= fold.shown(start[drawn])
     held = {what: np.rint(np.asarray(table[f"{what}_bytes"], float) / UNIT).astype(int) for what in KINDS}
     series = []
-    for rank, own in enumerate(result.facts.memory):
+    for rank, of_rank in enumerate(result.facts.memory):
         rows = np.flatnonzero(drawn & (ranks == rank))
         times = np.rint(fold.folded(start[rows]) / TICK).astype(int)
         series.append(
             {
                 "start": times.tolist(),
                 "held": {what: _short(held[what][rows].tolist()) for what in KINDS if held[what][rows].any()},
-                "peak": {what: round(value / UNIT) for what, value in own.peak._asdict().items() if value},
+                "peak": {what: round(value / UNIT) for what, value in of_rank.peak._asdict().items() if value},
             }
         )
     return {

@@ -27,7 +27,7 @@ OTHER_ARCHITECTURE, OTHER_GPU, OTHER_PRECISION, EXPERTS = 6.0, 1.0, 2.0, 4.0
 def nearest(topology: Topology, job: Job, count: int = SHOWN) -> list[dict[str, object]]:
     """Return the `count` published runs nearest to a job, with measured and forecast seconds per step."""
     apart = [(run, dict(_distances(topology, job, run))) for run in _runs()]
-    apart.sort(key=lambda one: sum(one[1].values()))
+    apart.sort(key=lambda pair: sum(pair[1].values()))
     return [_row(run, _forecasts()[run.id], distances) for run, distances in apart[:count]]
 
 
@@ -53,7 +53,7 @@ def _forecasts() -> Mapping[str, float]:
 
 
 def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, object]:
-    """Return a run as a row of the page."""
+    """Return a run as a row of the page. predicted: forecast in s. apart: {property: doublings by which it differs}."""
     measured = run.sec_per_iter or predicted
     degrees = {name: getattr(run, name) or 1 for name in ("tp", "pp", "dp", "cp", "ep")}
     split = " × ".join(f"{name} {n}" for name, n in degrees.items() if n > 1 or name in ("tp", "pp", "dp"))
@@ -72,7 +72,7 @@ def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, ob
         "measured_s": measured,
         "predicted_s": predicted,
         "error": predicted / measured - 1,
-        "differs": [name for name, doublings in sorted(apart.items(), key=lambda one: -one[1]) if doublings > 0.5],
+        "differs": [name for name, doublings in sorted(apart.items(), key=lambda pair: -pair[1]) if doublings > 0.5],
     }
 
 
@@ -99,6 +99,6 @@ def _architecture(gpu: str) -> str:
     return gpus.load(gpu).architecture if gpu in gpus.names() else ""
 
 
-def _ratio(one: int, other: int | None) -> float:
+def _ratio(size: int, other_size: int | None) -> float:
     """Return the number of doublings between two sizes. An unknown one counts as 1."""
-    return abs(log2(one / (other or 1)))
+    return abs(log2(size / (other_size or 1)))

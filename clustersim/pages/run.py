@@ -62,9 +62,12 @@ def run_data(
 
 
 def _ranks(result: StepResult) -> dict[str, object]:
-    """Return the breakdown of every class of ranks, and the class of every rank as runs of (class, ranks)."""
+    """Return the breakdowns of the classes of ranks (`parts`, in s, columns `names`), and the class of each rank.
+
+    `of` are pairs [class, number of consecutive ranks]; `width` is the ranks per pipeline rank.
+    """
     names = list(dict.fromkeys(name for part in result.parts for name in part))
-    of = result.plan.network.cells.ranks.of.tolist()
+    cell_of = result.plan.network.cells.ranks.of.tolist()
     width = ranks_per_stage(result.summary)
     return {
         "names": names,
@@ -72,5 +75,5 @@ def _ranks(result: StepResult) -> dict[str, object]:
         "first": result.plan.first.tolist(),
         "size": result.plan.size.tolist(),
         "width": width,
-        "of": [[cell, len(list(own))] for cell, own in groupby(of)],
+        "of": [[cell, len(list(ranks))] for cell, ranks in groupby(cell_of)],
     }

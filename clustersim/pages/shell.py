@@ -20,8 +20,8 @@ def policy(scripts: Sequence[str], more: str = "") -> str:
     `more` are directives for a served page, such as `connect-src 'self'`.
     """
     script = base64.b64encode(hashlib.sha256(_script(scripts).encode()).digest()).decode()
-    own = f"script-src 'sha256-{script}'; style-src 'unsafe-inline'; img-src data: blob:"
-    return "; ".join(filter(None, ("default-src 'none'", own, more)))
+    page_policy = f"script-src 'sha256-{script}'; style-src 'unsafe-inline'; img-src data: blob:"
+    return "; ".join(filter(None, ("default-src 'none'", page_policy, more)))
 
 
 def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mapping[str, object], more: str = "") -> str:
@@ -35,7 +35,7 @@ def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mappin
         f'<meta name="generator" content="clustersim {__version__}">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         "<noscript><p>This page draws its data with scripts, which this browser does not run.</p></noscript>\n"
-        f'<main id="page"></main>\n<script type="application/json" id="data">{embedded(data)}</script>\n'
+        f'<main id="page"></main>\n<script type="application/json" id="data">{script_json(data)}</script>\n'
         f"<script>{_script(scripts)}</script>\n</body>\n</html>\n"
     )
 
@@ -46,7 +46,7 @@ def _script(names: Sequence[str]) -> str:
     return f'\n"use strict";\n{{\n{text}}}\n'
 
 
-def embedded(data: Mapping[str, object]) -> str:
+def script_json(data: Mapping[str, object]) -> str:
     """Return data as JSON for a script element. No text in it can end the element or begin another."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

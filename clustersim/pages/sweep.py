@@ -35,16 +35,16 @@ def sweep_page(folder: Path, explain: bool = False, progress: Progress = silent)
 
     Raises InputError if it is not such a folder, or has no points.
     """
-    found = sweep_rows(folder)
-    if len(found) > MOST_POINTS:
+    points = sweep_rows(folder)
+    if len(points) > MOST_POINTS:
         most = f"a page has at most {MOST_POINTS:,}; sweep fewer axes at once"
-        raise InputError(f"{folder}: has {len(found):,} points, and {most}")
-    if not (ended := [one for one in found if one[1]["status"] == "ok"]):
-        why = f"none of its {plural(len(found), 'point', 'points')} has a result to draw: {found[0][1]['reason']}"
+        raise InputError(f"{folder}: has {len(points):,} points, and {most}")
+    if not (finished := [point for point in points if point[1]["status"] == "ok"]):
+        why = f"none of its {plural(len(points), 'point', 'points')} has a result to draw: {points[0][1]['reason']}"
         raise InputError(f"{folder}: {why}")
-    data = sweep_data(found, manifest := store.manifest_of(folder, "sweep"))
+    data = sweep_data(points, manifest := store.manifest_of(folder, "sweep"))
     if explain:
-        stored = _asked(folder, manifest, max(ended, key=lambda one: one[1]["tokens_per_s"])[0])
+        stored = _stored_point(folder, manifest, max(finished, key=lambda point: point[1]["tokens_per_s"])[0])
         with stored.holding():
             data["why"] = explained(stored.question, progress, stored.again(progress)).facts()
     return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, data)
@@ -59,13 +59,13 @@ def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
     return [(points[name], rows[name]) for name in rows]
 
 
-def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[str, object]:
+def sweep_data(points: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[str, object]:
     """Return the JSON data of the page: a column for each setting that differs between points, and the others once."""
-    space = [point for point, _ in found]
+    space = [point for point, _ in points]
     axes = [COLUMNS.get(key, key) for key in varied(space)]
-    asked = [{COLUMNS.get(key, key): value for key, value in point.items()} for point in space]
-    pairs = zip(found, asked, strict=True)
-    table = [row | {name: own[name] for name in axes if name in own} for (_, row), own in pairs]
+    settings = [{COLUMNS.get(key, key): value for key, value in point.items()} for point in space]
+    pairs = zip(points, settings, strict=True)
+    table = [row | {name: setting[name] for name in axes if name in setting} for (_, row), setting in pairs]
     names = dict.fromkeys(name for row in table for name in row)
     columns = {name: [row.get(name) for row in table] for name in names}
     finished = [row for row in table if row["status"] == "ok"] or [{}]
@@ -76,7 +76,7 @@ def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[s
     }
     kept = [name for name in columns if name in axes or name in ("status", "reason") or name not in same]
     return {
-        "command": _asked(Path(), manifest, {}).question.words,
+        "command": _stored_point(Path(), manifest, {}).question.words,
         "flags": _flags(space),
         "axes": axes,
         "columns": {name: _packed(columns[name]) for name in kept},
@@ -105,7 +105,7 @@ def _flags(space: Sequence[Point]) -> list[list[str]]:
     return [[COLUMNS.get(key, key), FLAGS.get(key, ""), key, shared.get(key, "")] for key in keys]
 
 
-def _asked(folder: Path, manifest: Manifest, point: Point) -> StoredRun:
+def _stored_point(folder: Path, manifest: Manifest, point: Point) -> StoredRun:
     """Return the run of one point of a sweep. Raises InputError if the manifest names no inputs."""
     if not {"topology", "workload"} <= manifest.inputs.keys():
         raise InputError(f"{store.MANIFEST}: names no inputs; run the sweep again")

@@ -38,15 +38,17 @@ def timeline(result: StepResult) -> dict[str, object]:
     spans, critical = _spans(result, fold)
     order = _rows(result, spans)
     row_of = {cell: row for row, cell in enumerate(order)}
-    kept = [(span, often) for span, often in zip(spans, critical, strict=True) if span.rank in row_of]
-    kept.sort(
-        key=lambda one: (row_of[one[0].rank], ABOVE.get(one[0].stream, 2), one[0].stream, one[0].start, one[0].end)
-    )
+    kept = [(span, count) for span, count in zip(spans, critical, strict=True) if span.rank in row_of]
+
+    def place(span: Span) -> tuple[int, int, str, float, float]:
+        return row_of[span.rank], ABOVE.get(span.stream, 2), span.stream, span.start, span.end
+
+    kept.sort(key=lambda drawn: place(drawn[0]))
     streams, kinds = Numbers(), Numbers()
     passes = _Passes(result)
     lanes, columns = [], _columns(kept, kinds, passes)
-    for (rank, stream), own in groupby(kept, lambda one: (one[0].rank, one[0].stream)):
-        lanes.append([row_of[rank], streams.setdefault(stream, len(streams)), len(list(own))])
+    for (rank, stream), spans_of_lane in groupby(kept, lambda drawn: (drawn[0].rank, drawn[0].stream)):
+        lanes.append([row_of[rank], streams.setdefault(stream, len(streams)), len(list(spans_of_lane))])
     return {
         "step": _ticks(record.end),
         "fold": _fold(fold),
@@ -87,8 +89,8 @@ def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]
     start = np.array([span.start for span in every])
     drawn: Mask = fold.shown(start) & np.array([span.end > span.start and span.kind != READY for span in every], bool)
     moved = (start - fold.folded(start)).tolist()
-    found = [(every[i], moved[i]) for i in np.flatnonzero(drawn).tolist()]
-    earlier = [span._replace(start=span.start - by, end=span.end - by, asked=span.start) for span, by in found]
+    shown = [(every[i], moved[i]) for i in np.flatnonzero(drawn).tolist()]
+    earlier = [span._replace(start=span.start - by, end=span.end - by, asked=span.start) for span, by in shown]
     return earlier, critical[drawn].tolist()
 
 
@@ -104,17 +106,17 @@ def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
 
 
 def _columns(kept: Sequence[tuple[Span, int]], kinds: Numbers, passes: _Passes) -> dict[str, list[int]]:
-    """Return the columns over drawn spans of the page's data."""
+    """Return the columns of `timeline` over the drawn spans (span, times on the critical path). kinds, passes: are extended."""
     starts = [_ticks(span.start) for span, _ in kept]
     tracks = [(span.rank, span.stream) for span, _ in kept]
-    before = [start if one == two else 0 for start, one, two in zip(starts, tracks, tracks[1:], strict=False)]
+    before = [start if a == b else 0 for start, a, b in zip(starts, tracks, tracks[1:], strict=False)]
     return {
         "start": [start - last for start, last in zip(starts, [0, *before], strict=False)],
         "took": [_ticks(span.end) - start for (span, _), start in zip(kept, starts, strict=True)],
         "kind": [kinds.setdefault(span.kind or "-", len(kinds)) for span, _ in kept],
         "stage": [span.stage for span, _ in kept],
         "microbatch": [span.microbatch for span, _ in kept],
-        "critical": [often for _, often in kept],
+        "critical": [count for _, count in kept],
         "parts": [passes.number(span) for span, _ in kept],
     }
 
@@ -146,10 +148,10 @@ class _Passes:
         """Return the index of a content: triples of (word, start after the previous start, length)."""
         flat: list[int] = []
         last = 0
-        for one in pass_parts(activity, activity.timing.source, self.seconds, ends):
-            start, end = _ticks(one.start), _ticks(one.end)
+        for part in pass_parts(activity, activity.timing.source, self.seconds, ends):
+            start, end = _ticks(part.start), _ticks(part.end)
             if end > start:
-                word = self.words.setdefault(named(one.what), len(self.words))
+                word = self.words.setdefault(part_name(part.what), len(self.words))
                 flat += (word, start - last, end - start)
                 last = start
         key = tuple(flat)
@@ -162,7 +164,7 @@ class _Passes:
         return self.numbers[key]
 
 
-def named(what: Kernel | str) -> str:
+def part_name(what: Kernel | str) -> str:
     """Return a kernel or a family of flows in words: `linear forward 2048×4608×12288 bf16`."""
     if isinstance(what, str):
         return what

@@ -70,9 +70,9 @@ class Child:
     def facts(self) -> dict[str, Any]:
         """What a page shows of the command, as JSON data."""
         took = None if self.begun is None else (self.ended or time.time()) - self.begun
-        said = {"number": self.number, "command": self.shown, "state": self.state, "step": self.step}
+        data = {"number": self.number, "command": self.shown, "state": self.state, "step": self.step}
         answer = self.out[:SENTENCES] if self.words[0] in ("sweep", "optimize", "plan") else ""
-        return {**said, "took_s": took, "error": self.error, "answer": answer}
+        return {**data, "took_s": took, "error": self.error, "answer": answer}
 
 
 class Children:
@@ -95,7 +95,7 @@ class Children:
         """Start a command, or queue it. Must not be called if `full`."""
         self._count += 1
         child = Child(self._count, tuple(words), shown, cwd)
-        over = [one.number for one in self.all.values() if one.over.is_set()]
+        over = [kept.number for kept in self.all.values() if kept.over.is_set()]
         for number in over[: len(over) + 1 - KEPT]:
             del self.all[number]
         self.all[child.number] = child
@@ -112,8 +112,9 @@ class Children:
         await asyncio.gather(*self._lives)
 
     async def _live(self, child: Child) -> None:
+        """Wait for a free slot, run a command, and record its end. A command that is stopped before does not run."""
         try:
-            if await _first(self._slots.acquire(), child.stopping):
+            if await _ends_first(self._slots.acquire(), child.stopping):
                 try:
                     await self._run(child)
                 finally:
@@ -134,17 +135,17 @@ class Children:
         ended = late = False
         try:
             async with asyncio.timeout(self.limits.seconds):
-                ended = await _first(asyncio.shield(watched), child.stopping)
+                ended = await _ends_first(asyncio.shield(watched), child.stopping)
         except TimeoutError:
             late = True
         if not ended:
             await _end(process)
-        child.out, said, code = await watched
+        child.out, errors, code = await watched
         if code == 0:
             child.state = "done"
         elif not child.stopping.is_set():
             silent = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            child.state, child.error = "failed", said or silent
+            child.state, child.error = "failed", errors or silent
             if late or code == -signal.SIGXCPU:
                 limit = self.limits.seconds
                 child.error = f"took longer than the {limit} s that the server allows; raise --seconds"
@@ -165,19 +166,19 @@ class Children:
 
 def working_folder(results: Path) -> Path:
     """Return a new folder with a link `results` to the given one, in which a run finds no other file."""
-    made = Path(tempfile.mkdtemp(prefix="clustersim-serve-"))
-    (made / "results").symlink_to(results, target_is_directory=True)
-    return made
+    folder = Path(tempfile.mkdtemp(prefix="clustersim-serve-"))
+    (folder / "results").symlink_to(results, target_is_directory=True)
+    return folder
 
 
-def _environment(own: Mapping[str, str]) -> dict[str, str]:
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command: without token and colours, and with this copy of clustersim."""
-    kept = {name: value for name, value in own.items() if name != SECRET}
-    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), own.get("PYTHONPATH"))))
+    kept = {name: value for name, value in environment.items() if name != SECRET}
+    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), environment.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": paths, PROGRESS: "1", "NO_COLOR": "1", "COLUMNS": "120"}
 
 
-async def _first(work: Any, stopping: asyncio.Event) -> bool:
+async def _ends_first(work: Any, stopping: asyncio.Event) -> bool:
     """Return True if `work` ends before `stopping` is set; otherwise cancel it and return False."""
     task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     try:
@@ -190,9 +191,9 @@ async def _first(work: Any, stopping: asyncio.Event) -> bool:
 
 
 async def _read_errors(stream: asyncio.StreamReader | None, child: Child) -> str:
-    """Record each progress line in `child.step`, and return the rest of standard error."""
+    """Record each progress line in `child.step`. Return the rest of standard error, its last SENTENCES characters."""
     assert stream
-    said, rest = "", b""
+    text, rest = "", b""
     while chunk := await stream.read(1 << 16):
         *lines, rest = (rest + chunk).split(b"\n")
         rest = rest[:SENTENCES]
@@ -200,8 +201,8 @@ async def _read_errors(stream: asyncio.StreamReader | None, child: Child) -> str
             if line.startswith(PROGRESS_LINE):
                 child.step = line.removeprefix(PROGRESS_LINE)[:80]
             else:
-                said = f"{said}{line}\n"[-SENTENCES:]
-    return said.removeprefix("clustersim: ").strip()
+                text = f"{text}{line}\n"[-SENTENCES:]
+    return text.removeprefix("clustersim: ").strip()
 
 
 async def _read(stream: asyncio.StreamReader | None) -> str:

@@ -50,8 +50,8 @@ class Field(NamedTuple):
     def of(cls, option: inspect.Parameter) -> Field:
         """Return the field of an option of a command, as its signature describes it."""
         kind, shown = option.annotation.__origin__, option.annotation.__metadata__[0]
-        flags = [one for one in (shown.default, *shown.param_decls) if isinstance(one, str)]
-        values = [one for part in (kind, *get_args(kind)) for one in get_args(part) if isinstance(one, str)]
+        flags = [text for text in (shown.default, *shown.param_decls) if isinstance(text, str)]
+        values = [text for part in (kind, *get_args(kind)) for text in get_args(part) if isinstance(text, str)]
         if option.name == "schedule" and shown.metavar is None:  # one, not several
             values = list(plugins.names("clustersim.schedules"))
         flag = next(iter(flags), f"--{option.name.replace('_', '-')}")
@@ -87,7 +87,7 @@ class RunForm:
         for name, command in commands.items():
             known, axes = inspect.signature(command).parameters, [option.name for option in RUN_OPTIONS]
             names = dict.fromkeys((*FORMS[name][1], *axes))
-            fields[name] = {one: Field.of(known[one]) for one in names if one in known}
+            fields[name] = {option: Field.of(known[option]) for option in names if option in known}
         rooms: Mapping[Room, Iterable[Path]] = {"topologies": topologies, "workloads": workloads}
         return cls({room: _files(room, more) for room, more in rooms.items()}, fields)
 
@@ -96,66 +96,66 @@ class RunForm:
         shown = []
         for name, fields in self.fields.items():
             title, first = FORMS[name]
-            options = [one._asdict() for one in fields.values()]
+            options = [field._asdict() for field in fields.values()]
             shown.append({"command": name, "title": title, "first": len(first), "options": options})
         return {**{room: list(names) for room, names in self.files.items()}, "commands": shown}
 
-    def command(self, asked: object) -> RunCommand:
+    def command(self, request: object) -> RunCommand:
         """Return the command of a request {command, topology, workload, options, set}. Raises InputError for another form."""
-        if not isinstance(asked, dict):
+        if not isinstance(request, dict):
             raise InputError("the request must be an object with topology and workload")
-        name = asked.get("command", "run")
+        name = request.get("command", "run")
         if not isinstance(name, str) or name not in self.fields:
             raise InputError(f"command: must be one of {', '.join(self.fields)}")
-        files = [] if name == "plan" else [self._file("topologies", "topology", asked.get("topology"))]
-        files += [self._file("workloads", "workload", asked.get("workload"))]
-        pairs = [*_options(name, self.fields[name], asked.get("options", {})), *_settings(asked.get("set", []))]
+        files = [] if name == "plan" else [self._file("topologies", "topology", request.get("topology"))]
+        files += [self._file("workloads", "workload", request.get("workload"))]
+        pairs = [*_options(name, self.fields[name], request.get("options", {})), *_settings(request.get("set", []))]
         words = [f"{flag}={text}" if text else flag for flag, text in pairs]
         shown = shlex.join(["clustersim", name, *files, *(word for pair in pairs for word in pair if word)])
-        own = {"run": ["--html"], "sweep": [f"--workers={self.workers}"]}.get(name, [])
-        return RunCommand((name, *files, *words, *own), shown)
+        more = {"run": ["--html"], "sweep": [f"--workers={self.workers}"]}.get(name, [])
+        return RunCommand((name, *files, *words, *more), shown)
 
     def _file(self, room: Room, what: str, name: object) -> str:
         """Return the file of a name in the form. Raises InputError if `name` is not listed."""
-        found = self.files[room].get(name) if isinstance(name, str) else None
-        if found is None:
+        path = self.files[room].get(name) if isinstance(name, str) else None
+        if path is None:
             raise InputError(f"{what}: none of that name is listed here; choose one of the form")
-        return found
+        return path
 
 
 def _files(room: Room, more: Iterable[Path]) -> dict[str, str]:
     """Return {name in the form: shipped name or path} of the shipped files and of further ones."""
-    found = {name: name for name in shipped.files(room)}
+    names = {name: name for name in shipped.files(room)}
     for path in more:
         if not path.is_file():
             raise InputError(f"{path}: no such file; give a YAML file, which the form then lists")
-        found[str(path)] = str(path.resolve())
-    return found
+        names[str(path)] = str(path.resolve())
+    return names
 
 
-def _options(command: str, fields: Mapping[str, Field], given: object) -> list[tuple[str, str]]:
+def _options(command: str, fields: Mapping[str, Field], options: object) -> list[tuple[str, str]]:
     """Return (flag, value) of each option of a request; a switch has no value. Raises InputError unless it is {name: text}."""
-    if not isinstance(given, dict) or not given.keys() <= fields.keys():
+    if not isinstance(options, dict) or not options.keys() <= fields.keys():
         raise InputError(
             f"options: an object with names of options of `clustersim {command}`, such as {next(iter(fields))}"
         )
-    values = {name: _value(name, value) for name, value in given.items() if value != ""}
+    values = {name: _value(name, value) for name, value in options.items() if value != ""}
     if wrong := [name for name, text in values.items() if fields[name].switch and text != "yes"]:
         raise InputError(f"{wrong[0]}: write yes, or leave it out")
     return [(fields[name].flag, "" if fields[name].switch else text) for name, text in values.items()]
 
 
-def _settings(given: object) -> list[tuple[str, str]]:
+def _settings(texts: object) -> list[tuple[str, str]]:
     """Return (`--set`, key=value) of each further key of a request. Raises InputError for other texts."""
-    if not isinstance(given, list) or len(given) > KEYS:
+    if not isinstance(texts, list) or len(texts) > KEYS:
         raise InputError(f"set: a list of at most {KEYS} texts, each key=value")
-    found = []
-    for text in given:
+    settings = []
+    for text in texts:
         key, equals, value = (part.strip() for part in text.partition("=")) if isinstance(text, str) else ("", "", "")
         if not equals or not _KEY.fullmatch(key):
             raise InputError("further keys: each line is key=value, such as training.clip_gradients=false")
-        found.append(("--set", f"{key}={_value(key, value)}"))
-    return found
+        settings.append(("--set", f"{key}={_value(key, value)}"))
+    return settings
 
 
 def _value(key: str, value: object) -> str:
@@ -167,9 +167,9 @@ def _value(key: str, value: object) -> str:
     return value
 
 
-def result_names(given: object, most: int) -> Sequence[str]:
+def result_names(request: object, most: int) -> Sequence[str]:
     """Return the result names in a request. Raises InputError unless they are between 1 and `most` texts."""
-    names = given.get("results") if isinstance(given, dict) else None
+    names = request.get("results") if isinstance(request, dict) else None
     if not isinstance(names, list) or not 0 < len(names) <= most or not all(isinstance(name, str) for name in names):
         raise InputError(f"results: a list of 1 to {most} names")
     return names

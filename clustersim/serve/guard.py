@@ -57,9 +57,9 @@ class RateLimiter:
         self._left: dict[str, tuple[float, float]] = {}
 
     def left(self, client: str) -> float:
-        """Return the number of events that a client may have now."""
-        left, seen = self._left.get(client, (float(self.burst), 0.0))
-        return min(float(self.burst), left + (time.monotonic() - seen) * self.per_second)
+        """Return the number of events, up to the burst, that a client may have now."""
+        left, updated = self._left.get(client, (float(self.burst), 0.0))
+        return min(float(self.burst), left + (time.monotonic() - updated) * self.per_second)
 
     def count(self, client: str) -> bool:
         """Count an event, and return whether it exceeds the limit."""
@@ -102,7 +102,7 @@ class Guard:
             await send(message)
 
         refused = self._refused(scope["method"], headers, client) or self._unauthorized(HTTPConnection(scope), client)
-        await (refused or self.app)(scope, _limited(receive), secured)
+        await (refused or self.app)(scope, _bounded(receive), secured)
 
     def _refused(self, method: str, headers: Headers, client: str) -> Response | None:
         """Return the response to a request of another host, site or form, or of a flood; None if it is allowed."""
@@ -145,16 +145,16 @@ class Guard:
 
     def _has_token(self, request: HTTPConnection, client: str) -> bool:
         """Return whether a request has the token, in its cookie or as `Authorization: Bearer`."""
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return self.admits(given.strip(), client)
+            return self.admits(token.strip(), client)
         return hmac.compare_digest(request.cookies.get(self.cookie, "").encode(errors="replace"), self.proof.encode())
 
-    def admits(self, given: str, client: str) -> bool:
+    def admits(self, token: str, client: str) -> bool:
         """Return whether a token is right, in constant time. After several wrong ones a client must wait."""
         if self.failures.left(client) < 1:
             return False
-        right = hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+        right = hmac.compare_digest(token.encode(errors="replace"), self.token.encode())
         if not right:
             self.failures.count(client)
         return right
@@ -165,7 +165,7 @@ class Guard:
         return hmac.new(self.token.encode(), b"clustersim serve", "sha256").hexdigest()
 
 
-def _limited(receive: Receive) -> Receive:
+def _bounded(receive: Receive) -> Receive:
     """Return a receiver of a request that raises HTTPException for a body that is too large or does not end in time."""
     due, size, more = asyncio.get_running_loop().time() + BODY_SECONDS, 0, True
 

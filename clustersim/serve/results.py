@@ -63,29 +63,29 @@ class ResultsFolder:
         folders = list(_results(self.root, DEPTH))
         for gone in self._known.keys() - {*folders}:
             self._known.pop(gone, None)
-        found = [row for folder in folders if (row := self.row(folder))]
-        return sorted(found, key=lambda row: -row["written"])[:MOST]
+        rows = [row for folder in folders if (row := self.row(folder))]
+        return sorted(rows, key=lambda row: -row["written"])[:MOST]
 
     def row(self, folder: Path) -> dict[str, Any] | None:
         """Return the row of a result, or None if it has disappeared or its name is not valid Unicode."""
         name = folder.relative_to(self.root).as_posix()
         try:
-            seen = (folder / store.MANIFEST).stat()
+            status = (folder / store.MANIFEST).stat()
             name.encode()
         except (OSError, UnicodeEncodeError):
             return None
-        key = seen.st_mtime_ns, seen.st_size
+        key = status.st_mtime_ns, status.st_size
         known = self._known.get(folder)
         if known is None or known[0] != key:
-            known = self._known[folder] = key, _described(folder)
-        return {"name": name, "written": seen.st_mtime, "report": _is_file(folder / PAGE), **known[1]}
+            known = self._known[folder] = key, _result_facts(folder)
+        return {"name": name, "written": status.st_mtime, "report": _is_file(folder / PAGE), **known[1]}
 
 
 def _results(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the results in a folder, `depth` levels deep. Links are not followed."""
     try:
         with os.scandir(folder) as entries:
-            below = [Path(one) for one in entries if one.is_dir(follow_symlinks=False)]
+            below = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return
     for path in sorted(below):
@@ -99,7 +99,7 @@ def _is_result(folder: Path) -> bool:
     """Return whether a folder is a result of plain files. Links could lead elsewhere, and a FIFO could block its reader."""
     try:
         with os.scandir(folder) as entries:
-            files = {one.name: one.is_file(follow_symlinks=False) for one in entries if one.name in store.NAMES}
+            files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries if entry.name in store.NAMES}
     except OSError:
         return False
     return store.MANIFEST in files and all(files.values())
@@ -113,8 +113,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _described(folder: Path) -> dict[str, Any]:
-    """Return the facts of a result that can be read."""
+def _result_facts(folder: Path) -> dict[str, Any]:
+    """Return {`command`: `?` if unknown}, and of a sweep `points` and `complete`, else the figures of its summary."""
     manifest = None
     with suppress(OSError):
         manifest = store.manifest(folder)
@@ -125,19 +125,19 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _figures(folder: Path) -> dict[str, Any]:
-    """Return the figures of a summary for the list, without invalid ones."""
+    """Return the figures of a summary for the list, without invalid ones: _FIGURES, `split`, `gpus` and `gpu`."""
     try:
         summary = store.read_summary(folder)
     except InputError:
         return {}
-    found: dict[str, Any] = {key: summary[key] for key in _FIGURES if _is_number(summary.get(key))}
+    figures: dict[str, Any] = {key: summary[key] for key in _FIGURES if _is_number(summary.get(key))}
     split, cluster = summary.get("parallelism"), summary.get("cluster")
     if isinstance(split, dict):
-        found["split"] = {k: v for k in ("tp", "cp", "pp", "dp", "ep") if isinstance(v := split.get(k), int)}
+        figures["split"] = {k: v for k in ("tp", "cp", "pp", "dp", "ep") if isinstance(v := split.get(k), int)}
     if isinstance(cluster, dict):
-        found["gpus"] = gpus if _is_number(gpus := cluster.get("gpus")) else None
-        found["gpu"] = _text(cluster.get("gpu", ""))
-    return found
+        figures["gpus"] = gpus if _is_number(gpus := cluster.get("gpus")) else None
+        figures["gpu"] = _text(cluster.get("gpu", ""))
+    return figures
 
 
 def _text(value: object) -> str:

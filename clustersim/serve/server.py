@@ -49,7 +49,7 @@ class Address:
             raise InputError(
                 f"the token has to be {LEAST} or more printable ASCII letters; openssl rand -hex 16 makes one"
             )
-        if not self.token and not all(one.is_loopback for one in self._addresses()):
+        if not self.token and not all(address.is_loopback for address in self._addresses()):
             raise InputError(
                 f"--host {self.host}: others could start runs here; set a token in CLUSTERSIM_TOKEN, or leave --host out"
             )
@@ -69,12 +69,12 @@ class Address:
     @property
     def names(self) -> frozenset[str] | None:
         """Hosts that requests may name; None: any address."""
-        every = any(one.is_unspecified for one in self._addresses())
+        every = any(address.is_unspecified for address in self._addresses())
         return None if every else LOOPBACK | {self.host.lower(), *map(str, self._addresses())}
 
     def _addresses(self) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
         """Return the IP addresses of the host."""
-        return [ipaddress.ip_address(str(found[4][0]).partition("%")[0]) for found in self._resolved()]
+        return [ipaddress.ip_address(str(resolved[4][0]).partition("%")[0]) for resolved in self._resolved()]
 
     def _resolved(self) -> list[Any]:
         """Return the socket addresses of the host, as `socket.getaddrinfo`. Raises InputError if there is none."""
@@ -101,10 +101,10 @@ class _Protocol(H11Protocol):
         loop = asyncio.get_running_loop()
         self.since = loop.time()
         loop.call_later(HEAD_SECONDS, self._close_unasked)
-        opened = [one for one in self.connections if isinstance(one, _Protocol) and not one.transport.is_closing()]
-        silent = [one for one in opened if one.silent and one is not self]
+        opened = [c for c in self.connections if isinstance(c, _Protocol) and not c.transport.is_closing()]
+        silent = [connection for connection in opened if connection.silent and connection is not self]
         if len(opened) >= CONNECTIONS and silent:
-            min(silent, key=lambda one: one.since).transport.close()
+            min(silent, key=lambda connection: connection.since).transport.close()
 
     @property
     def silent(self) -> bool:
@@ -158,6 +158,7 @@ def serve(results: Path, address: Address, form: RunForm, limits: ChildLimits, s
 async def _serve(
     site: Site, children: Children, address: Address, listening: socket.socket, say: Callable[[str], None]
 ) -> None:
+    """Serve a site at a listening socket until a signal ends it. say: receives the URL when requests are answered."""
     host, port = address.host, listening.getsockname()[1]
     app = site.app()
     guard = Guard(app, address.names, address.token, f"clustersim-{port}", door_page() if address.token else None)

@@ -74,9 +74,9 @@ class Site:
             Route("/api/compare", self.compare, methods=post),
             Route("/api/stop", self.stop, methods=post),
         ]
-        made = Starlette(routes=routes, exception_handlers={InputError: _wrong})
-        made.router.redirect_slashes = False
-        return made
+        application = Starlette(routes=routes, exception_handlers={InputError: _bad_request})
+        application.router.redirect_slashes = False
+        return application
 
     def home(self, _: Request) -> Response:
         """Return the page with the form, running commands and all results."""
@@ -88,8 +88,8 @@ class Site:
         """Return the page of a result: its main figures, command, pages and files."""
         folder = self._folder(request.path_params["name"])
         row, name = self.folder.row(folder) or {}, folder.relative_to(self.folder.root).as_posix()
-        found = [path for file in sorted(store.NAMES) if (path := self.folder.file(name, file))]
-        files = [(path.name, path.stat().st_size) for path in found]
+        paths = [path for file in sorted(store.NAMES) if (path := self.folder.file(name, file))]
+        files = [(path.name, path.stat().st_size) for path in paths]
         data = {"row": row, "files": files, "writer": _WRITERS.get(row.get("command", "")), **_answer(folder)}
         return _page(str(row.get("name", "")), RESULT, {**data, "children": self._state()["children"]})
 
@@ -120,8 +120,8 @@ class Site:
 
     async def run(self, request: Request) -> Response:
         """Start the command of a form."""
-        asked = self.form.command(await _json(request))
-        return self._begun(list(asked.words), asked.shown, self.place)
+        command = self.form.command(await _json(request))
+        return self._begun(list(command.words), command.shown, self.place)
 
     async def write_page(self, request: Request) -> Response:
         """Start the command that writes the page of a result."""
@@ -147,8 +147,8 @@ class Site:
 
     async def stop(self, request: Request) -> Response:
         """Stop a running or waiting command."""
-        asked = await _json(request)
-        number = asked.get("number") if isinstance(asked, dict) else None
+        data = await _json(request)
+        number = data.get("number") if isinstance(data, dict) else None
         child = self.children.all.get(number) if isinstance(number, int) else None
         if child is None:
             raise HTTPException(404, "No such run.")
@@ -163,14 +163,14 @@ class Site:
         """Start a command, or queue it. Raises HTTPException if too many wait already."""
         if self.children.full:
             most = self.children.limits
-            said = f"{most.at_once} run and {most.waiting} wait already; stop one, or wait for one to end."
-            raise HTTPException(429, said, {"Retry-After": "5"})
+            message = f"{most.at_once} run and {most.waiting} wait already; stop one, or wait for one to end."
+            raise HTTPException(429, message, {"Retry-After": "5"})
         return self.children.start(words, shown, cwd)
 
     def _state(self) -> dict[str, Any]:
         """Return the results and commands as JSON data, the newest command first."""
-        asked = [one for one in list(self.children.all.values()) if one.words[0] != "compare"]
-        children = [{**one.facts, "result": self._result_of(one)} for one in reversed(asked)]
+        shown = [child for child in list(self.children.all.values()) if child.words[0] != "compare"]
+        children = [{**child.facts, "result": self._result_of(child)} for child in reversed(shown)]
         return {"results": self.folder.rows(), "children": children}
 
     def _result_of(self, child: Child) -> str | None:
@@ -179,15 +179,15 @@ class Site:
             return None
         if child.words[0] in _WRITERS.values():
             return Path(child.words[-1]).relative_to(self.folder.root).as_posix()
-        found = _WRITTEN.search(child.out)
-        return found[1] if found else None
+        written = _WRITTEN.search(child.out)
+        return written[1] if written else None
 
     def _folder(self, name: str) -> Path:
         """Return the folder of a result. Raises HTTPException if there is none of that name."""
-        found = self.folder.find(name)
-        if found is None:
+        folder = self.folder.find(name)
+        if folder is None:
             raise HTTPException(404, "No such result.")
-        return found
+        return folder
 
 
 def login(guard: Guard) -> Route:
@@ -195,11 +195,11 @@ def login(guard: Guard) -> Route:
 
     async def admit(request: Request) -> Response:
         """Set the cookie if the request has the token."""
-        asked, client = await _json(request), request.client.host if request.client else ""
-        given = asked.get("token") if isinstance(asked, dict) else None
+        data, client = await _json(request), request.client.host if request.client else ""
+        token = data.get("token") if isinstance(data, dict) else None
         if guard.failures.left(client) < 1:
             raise HTTPException(429, "Too many wrong tokens; wait a few seconds.")
-        if not isinstance(given, str) or not guard.admits(given, client):
+        if not isinstance(token, str) or not guard.admits(token, client):
             raise HTTPException(401, "That is not the token.")
         answer = JSONResponse({})
         answer.set_cookie(guard.cookie, guard.proof, httponly=True, samesite="strict", path="/")
@@ -215,8 +215,8 @@ def door_page() -> Response:
 
 def _page(title: str, scripts: tuple[str, ...], data: Mapping[str, Any], status: int = 200) -> Response:
     """Return a page of the server with its content security policy."""
-    own = f"{policy(scripts, OWN)}; frame-ancestors 'none'"
-    return HTMLResponse(page(title, scripts, STYLES, data, OWN), status, {"Content-Security-Policy": own})
+    page_policy = f"{policy(scripts, OWN)}; frame-ancestors 'none'"
+    return HTMLResponse(page(title, scripts, STYLES, data, OWN), status, {"Content-Security-Policy": page_policy})
 
 
 def _answer(folder: Path) -> dict[str, Any]:
@@ -236,7 +236,7 @@ async def _json(request: Request) -> Any:
         raise InputError("the request is not valid JSON") from error
 
 
-async def _wrong(_: Request, error: Exception) -> Response:
+async def _bad_request(_: Request, error: Exception) -> Response:
     return PlainTextResponse(str(error), 400)
 
 

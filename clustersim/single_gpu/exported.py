@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
 from clustersim.single_gpu import prices
-from clustersim.single_gpu.memory import of_nodes
+from clustersim.single_gpu.memory import traced_memory
 from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
 from clustersim.single_gpu.prices import KernelList, Tensor
 from clustersim.single_gpu.traced import trace
@@ -35,17 +35,20 @@ PRICES = _prices()
 
 
 def price(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernels of one operator call. An operator without an entry moves its inputs and outputs once."""
-    outputs = [one for one in outputs if one.elements]
-    return PRICES.get(entry(op), prices.memory)(entry(op), inputs, outputs) if outputs else ()
+    """Return the kernels of a call of the ATen operator `op`; () without outputs that have elements.
+
+    An operator without an entry in PRICES moves its inputs and outputs once.
+    """
+    outputs = [output for output in outputs if output.elements]
+    return PRICES.get(price_name(op), prices.memory)(price_name(op), inputs, outputs) if outputs else ()
 
 
-def known(op: str) -> bool:
-    """Return whether an operator has an entry."""
-    return entry(op) in PRICES
+def is_known(op: str) -> bool:
+    """Return whether an operator has an entry in PRICES."""
+    return price_name(op) in PRICES
 
 
-def entry(op: str) -> str:
+def price_name(op: str) -> str:
     """Return the name under which an operator is priced: `add_` (in place) as `add`, unless it has its own entry."""
     return op if op in PRICES else op.removesuffix("_")
 
@@ -88,7 +91,7 @@ def build(
 
     wanted = getattr(torch, _TORCH[dtype]) if dtype else None
     module = module.to("meta", wanted).train(training)
-    inputs = tree.tree_map_only(torch.Tensor, lambda one: _moved(one, wanted), inputs)
+    inputs = tree.tree_map_only(torch.Tensor, lambda value: _moved(value, wanted), inputs)
     weights = dict(module.named_parameters())
     try:
         traced, forward, reached = trace(module, weights, inputs, training)
@@ -97,15 +100,15 @@ def build(
             f"{name}: cannot be traced on shapes alone ({reason(error)}); it must not look at values"
         ) from error
     nodes = [*_nodes(traced, forward), *_accumulated(reached)]
-    unknown = tuple(dict.fromkeys(node.op for node in nodes if not known(node.op)))
-    size = math.fsum(one.numel() * one.element_size() for one in weights.values())
-    parameters = sum(one.numel() for one in weights.values())
-    return Graph(name, tuple(nodes), parameters, unknown, of_nodes(nodes, size, training))
+    unknown = tuple(dict.fromkeys(node.op for node in nodes if not is_known(node.op)))
+    size = math.fsum(weight.numel() * weight.element_size() for weight in weights.values())
+    parameters = sum(weight.numel() for weight in weights.values())
+    return Graph(name, tuple(nodes), parameters, unknown, traced_memory(nodes, size, training))
 
 
-def _moved(one: Any, dtype: Any) -> Any:
+def _moved(value: Any, dtype: Any) -> Any:
     """Return an input on the meta device; floating-point inputs in `dtype`, if it is not None."""
-    return one.to("meta", dtype) if one.is_floating_point() else one.to("meta")
+    return value.to("meta", dtype) if value.is_floating_point() else value.to("meta")
 
 
 def reason(error: BaseException) -> str:
@@ -120,73 +123,74 @@ def _nodes(traced: Any, forward: set[str]) -> list[OperatorCall]:
 
     nodes: list[OperatorCall] = []
     index: dict[str, int] = {}
-    for one in traced.graph.nodes:
-        if one.op != "call_function":
+    for node in traced.graph.nodes:
+        if node.op != "call_function":
             continue
-        if not isinstance(one.target, torch._ops.OpOverload):
-            index[one.name] = index.get(one.args[0].name, OUTSIDE) if one.args else OUTSIDE
+        if not isinstance(node.target, torch._ops.OpOverload):
+            index[node.name] = index.get(node.args[0].name, OUTSIDE) if node.args else OUTSIDE
             continue
-        phase: PassPhase = "forward" if one.name in forward else "backward"
-        nodes.append(_node(one, phase, index))
-        index[one.name] = len(nodes) - 1
+        phase: PassPhase = "forward" if node.name in forward else "backward"
+        nodes.append(_node(node, phase, index))
+        index[node.name] = len(nodes) - 1
     return nodes
 
 
-def _node(one: Any, phase: PassPhase, index: Mapping[str, int]) -> OperatorCall:
+def _node(node: Any, phase: PassPhase, index: Mapping[str, int]) -> OperatorCall:
     """Return the operator call of an fx node, with its kernels and the nodes that it reads (`index`: {name: number})."""
-    op = one.target._schema.name.partition("::")[2]
-    given = [(source, shape) for source in one.all_input_nodes for shape in _tensors(source)[:1]]
-    inputs = [shape for source in _arguments(one) for shape in _tensors(source)[:1]]
-    outputs = _tensors(one)
+    op = node.target._schema.name.partition("::")[2]
+    read = [(source, shape) for source in node.all_input_nodes for shape in _tensors(source)[:1]]
+    inputs = [shape for source in _arguments(node) for shape in _tensors(source)[:1]]
+    outputs = _tensors(node)
     if op.removesuffix("_backward") in (_FLASH, _EFFICIENT):
-        op, inputs = _attention_call(one, op, inputs)
-    reads = tuple((index.get(source.name, OUTSIDE), shape.bytes) for source, shape in given)
+        op, inputs = _attention_call(node, op, inputs)
+    reads = tuple((index.get(source.name, OUTSIDE), shape.bytes) for source, shape in read)
     size = math.fsum(shape.bytes for shape in outputs)
-    return OperatorCall(_place(one), op, phase, price(op, inputs, outputs), reads, size)
+    return OperatorCall(_place(node), op, phase, price(op, inputs, outputs), reads, size)
 
 
-def _arguments(one: Any) -> list[Any]:
+def _arguments(node: Any) -> list[Any]:
     """Return the fx nodes among the arguments in order, with repetitions."""
     from torch.fx import Node as FxNode
     from torch.utils import _pytree as tree
 
-    return [leaf for leaf in tree.tree_leaves((one.args, one.kwargs)) if isinstance(leaf, FxNode)]
+    return [leaf for leaf in tree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, FxNode)]
 
 
-def _attention_call(one: Any, op: str, inputs: list[Tensor]) -> tuple[str, list[Tensor]]:
-    """Return (name of fused attention by direction and mask, its tensors q, k, v)."""
-    names = [argument.name for argument in one.target._schema.arguments]
+def _attention_call(node: Any, op: str, inputs: list[Tensor]) -> tuple[str, list[Tensor]]:
+    """Return (`attention`, with `_backward` and `_causal` if the call is, its tensors q, k, v)."""
+    names = [argument.name for argument in node.target._schema.arguments]
     position = names.index("is_causal")
-    causal = one.kwargs.get("is_causal", one.args[position] if len(one.args) > position else False)
+    causal = node.kwargs.get("is_causal", node.args[position] if len(node.args) > position else False)
     backward = op.endswith("_backward")
     kept = inputs[1:4] if backward else inputs[:3]
     return f"attention{'_backward' if backward else ''}{'_causal' if causal else ''}", kept
 
 
-def _tensors(one: Any) -> list[Tensor]:
+def _tensors(node: Any) -> list[Tensor]:
     """Return the shapes of all tensors that a node returns."""
     import torch
     from torch.utils import _pytree as tree
 
-    found = [leaf for leaf in tree.tree_leaves(one.meta.get("val")) if isinstance(leaf, torch.Tensor)]
-    return [_tensor(one) for one in found]
+    tensors = [leaf for leaf in tree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+    return [_tensor(tensor) for tensor in tensors]
 
 
-def _tensor(one: Any) -> Tensor:
-    return Tensor(tuple(one.shape), tuple(one.stride()), DTYPES.get(str(one.dtype).removeprefix("torch."), "fp32"))
+def _tensor(tensor: Any) -> Tensor:
+    dtype = DTYPES.get(str(tensor.dtype).removeprefix("torch."), "fp32")
+    return Tensor(tuple(tensor.shape), tuple(tensor.stride()), dtype)
 
 
-def _place(one: Any) -> str:
+def _place(node: Any) -> str:
     """Return the module path of an fx node, "" for a node outside modules."""
-    stack = one.meta.get("nn_module_stack")
+    stack = node.meta.get("nn_module_stack")
     return str(next(reversed(stack.values()))[0]) if stack else ""
 
 
 def _accumulated(weights: Mapping[str, Any]) -> list[OperatorCall]:
     """Return the calls that add each parameter's gradient to the existing one."""
     nodes = []
-    for name, one in weights.items():
-        shape = _tensor(one)
+    for name, weight in weights.items():
+        shape = _tensor(weight)
         reads = ((OUTSIDE, shape.bytes),) * 2
         nodes.append(OperatorCall(name, "add", "accumulate", price("add", [shape, shape], [shape]), reads, shape.bytes))
     return nodes

@@ -10,7 +10,7 @@ from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Layer, Steps
 from clustersim.parallel.job import Job
 from clustersim.parallel.stages import Stage, stages
-from clustersim.single_gpu.memory import of_job
+from clustersim.single_gpu.memory import job_memory
 from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
 
 ALONE: Mapping[str, object] = {
@@ -35,24 +35,24 @@ LibraryKernels = Callable[[str, Kernel], Iterable[Kernel]]
 """Function (operator name, kernel) -> kernels that a library launches instead."""
 
 
-def itself(op: str, kernel: Kernel) -> Iterable[Kernel]:
+def unchanged(op: str, kernel: Kernel) -> Iterable[Kernel]:
     """Return the kernel unchanged."""
     return (kernel,)
 
 
-def graph(job: Job, training: bool = False, logits: bool = True, variant: LibraryKernels = itself) -> Graph:
+def graph(job: Job, training: bool = False, logits: bool = True, variant: LibraryKernels = unchanged) -> Graph:
     """Return the graph of one microbatch of a job: the forward pass, and in training the loss and the backward pass.
 
     `logits` is False for a model without a language-model head, which ends with its last norm. `variant` replaces each kernel by
     those of a library.
     """
     placed = job.place(1, 1)
-    [whole] = stages(placed)
-    stage = whole if logits else _headless(whole)
+    [complete] = stages(placed)
+    stage = complete if logits else _headless(complete)
     layers = [layer for layer, count in stage.layers for _ in range(count)]
     nodes = _forward(layers, training, "_norm" if job.model.norm_position == "post" else "_residual", variant)
     nodes += list(_backward(layers, variant)) if training else []
-    return Graph(job.name, tuple(nodes), stage.parameters, memory=of_job(placed, stage, training))
+    return Graph(job.name, tuple(nodes), stage.parameters, memory=job_memory(placed, stage, training))
 
 
 def _headless(stage: Stage) -> Stage:
@@ -70,11 +70,11 @@ def _forward(layers: Sequence[Layer], training: bool, end: str, variant: Library
     """
     nodes: list[OperatorCall] = []
     half = OUTSIDE
-    for place, op in ((one.name, op) for one in layers for op in one.operators if training or op.name != LOSS):
+    for place, op in ((layer.name, op) for layer in layers for op in layer.operators if training or op.name != LOSS):
         first = half if op.name.endswith("_residual") else len(nodes) - 1
         for kernel in _kernels(op.name, op.forward, variant):
             sources = {len(nodes) - 1, first} if kernel.op in ("add", "mul") else {len(nodes) - 1}
-            reads = tuple((one, nodes[one].output) for one in sorted(sources) if one != OUTSIDE)
+            reads = tuple((source, nodes[source].output) for source in sorted(sources) if source != OUTSIDE)
             nodes += _calls(f"{place}.{op.name}", "forward", kernel, reads)
         if op.name.endswith(end) or place == "embedding":
             half = len(nodes) - 1
@@ -91,7 +91,7 @@ def _backward(layers: Sequence[Layer], variant: LibraryKernels) -> Iterator[Oper
 
 
 def _kernels(op: str, steps: Steps, variant: LibraryKernels) -> Iterator[Kernel]:
-    return (one for step in steps if isinstance(step, Kernel) for one in variant(op, step))
+    return (kernel for step in steps if isinstance(step, Kernel) for kernel in variant(op, step))
 
 
 def _calls(

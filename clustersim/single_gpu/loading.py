@@ -37,8 +37,8 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
     optimizer. Raises InputError for an unknown model_type and for missing keys, and ConfigError for shapes that contradict each
     other.
     """
-    found = converted(Document(config.path, dict(config.keys), {}))
-    model = {**found.data["model"], "vocab_multiple": 1}
+    workload = converted(Document(config.path, dict(config.keys), {}))
+    model = {**workload.data["model"], "vocab_multiple": 1}
     positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=seq)
     if model.get("positions", "learned") != "learned":
         model.pop("max_positions", None)  # a model without a table of positions supports any length
@@ -52,8 +52,8 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
     if config.keys.get("expert_capacity") is not None:  # every expert is filled to its capacity
         rows = min(config.count("expert_capacity"), batch * seq) * model["experts"]
         run |= {"capacity_factor": rows / (batch * seq), "pad_to_capacity": True}
-    document = Document(config.path, {"name": config.kind, "model": model, "training": run}, found.positions)
-    variant = TRANSFORMERS.get(config.kind, job.itself)
+    document = Document(config.path, {"name": config.kind, "model": model, "training": run}, workload.positions)
+    variant = TRANSFORMERS.get(config.kind, job.unchanged)
     return job.graph(build_job(document, job.ALONE), training, _has_logits(config, training), variant)
 
 
@@ -75,13 +75,13 @@ def _separate_kernels(op: str, kernel: Kernel) -> Iterator[Kernel]:
 
 def _opt_kernels(op: str, kernel: Kernel) -> Iterator[Kernel]:
     """Yield the kernels of OPT: as `_separate_kernels`, with a mask of all pairs of tokens that is read with the scores."""
-    for one in _separate_kernels(op, kernel):
-        yield one._replace(bytes=1.5 * one.bytes) if one.op == "mask" else one
+    for launched in _separate_kernels(op, kernel):
+        yield launched._replace(bytes=1.5 * launched.bytes) if launched.op == "mask" else launched
 
 
 TRANSFORMERS: dict[str, job.LibraryKernels] = {
     "bert": _separate_kernels,
-    "gpt2": job.itself,
+    "gpt2": job.unchanged,
     "opt": _opt_kernels,
     "switch_transformers": _separate_kernels,
 }
@@ -109,10 +109,10 @@ def load_module(model: str, request: Request) -> Graph:
     make = _imported(model)
     try:
         with torch.device("meta"):
-            made = make(**_sizes(make, request))
+            returned = make(**_sizes(make, request))
     except (Exception, SystemExit) as error:
         raise InputError(f"{model}: raised {exported.reason(error)}; it must return (module, inputs)") from error
-    module, inputs = _checked(model, made)
+    module, inputs = _checked(model, returned)
     if request.dtype not in (None, *EAGER):
         raise InputError(f"{model}: --dtype {request.dtype} does not run eagerly; write one of {', '.join(EAGER)}")
     return exported.build(model, module, inputs, request.dtype, request.training)
@@ -123,15 +123,16 @@ def _imported(model: str) -> Callable[..., Any]:
     place, _, name = model.rpartition(":")
     try:
         module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-        found = getattr(module, name)
+        function = getattr(module, name)
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise InputError(
             f"{shown(model)} cannot be loaded ({why}); write file.py:function or package.module:function"
         ) from error
-    if not callable(found):
-        raise InputError(f"{shown(model)} is not a function but {shown(found)}; name one that returns (module, inputs)")
-    return found  # type: ignore[no-any-return]
+    if not callable(function):
+        what = f"{shown(model)} is not a function but {shown(function)}"
+        raise InputError(f"{what}; name one that returns (module, inputs)")
+    return function  # type: ignore[no-any-return]
 
 
 def _file(path: Path) -> Any:
@@ -151,21 +152,21 @@ def _file(path: Path) -> Any:
 
 def _sizes(make: Callable[..., Any], request: Request) -> dict[str, int]:
     """Return {"batch", "seq"} as far as they are requested. Raises TypeError if the function does not accept one of them."""
-    given = {name: value for name in ("batch", "seq") if (value := getattr(request, name)) is not None}
+    sizes = {name: value for name in ("batch", "seq") if (value := getattr(request, name)) is not None}
     taken = inspect.signature(make).parameters
-    if missing := [name for name in given if name not in taken]:
+    if missing := [name for name in sizes if name not in taken]:
         raise TypeError(f"the function takes no {missing[0]}, which --{missing[0]} sets")
-    return given
+    return sizes
 
 
-def _checked(model: str, made: Any) -> tuple[Any, Any]:
+def _checked(model: str, returned: Any) -> tuple[Any, Any]:
     """Return (module, inputs as a tuple or mapping) of what a user's function returned. Raises InputError for anything else."""
     import torch
 
-    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    module, inputs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(module, torch.nn.Module):
         raise InputError(
-            f"{model}: returned {type(made).__name__}; return (module, inputs), a torch.nn.Module and its inputs"
+            f"{model}: returned {type(returned).__name__}; return (module, inputs), a torch.nn.Module and its inputs"
         )
     if inputs is None:
         raise InputError(
@@ -220,13 +221,13 @@ def _workload(path: str, request: Request) -> Graph:
     """Return the graph of one pass of a workload file on a single GPU."""
     from clustersim.parallel.load import load as read
 
-    asked: dict[str, object | None] = {
+    requested: dict[str, object | None] = {
         "training.seq": request.seq,
         "training.precision": request.dtype,
         "training.kernels": "eager" if request.fusion else None,
         "model.dropout": None if request.training else False,
     }
-    changes = {**job.ALONE, **{key: value for key, value in asked.items() if value is not None}}
+    changes = {**job.ALONE, **{key: value for key, value in requested.items() if value is not None}}
     batch = request.batch or read(path, changes).training.micro_batch
     return job.graph(
         read(path, {**changes, "training.micro_batch": batch, "training.global_batch": batch}), request.training

@@ -24,34 +24,34 @@ MOMENTS = 2
 """Number of Adam's moments, which PyTorch keeps in the data type of the weights (torch/optim/adamw.py)."""
 
 
-def of_nodes(nodes: Sequence[OperatorCall], weights: float, training: bool) -> Memory:
-    """Return the memory of a traced model with `weights` bytes of weights."""
+def traced_memory(nodes: Sequence[OperatorCall], weights: float, training: bool) -> Memory:
+    """Return the memory in bytes of a traced model with `weights` bytes of weights; with Adam if it is trained."""
     return Memory(
         parameters=weights,
         gradients=weights if training else 0.0,
         optimizer=MOMENTS * weights if training else 0.0,
-        activations=alive(nodes),
+        activations=peak_alive_bytes(nodes),
         workspace=0.0,
         framework=FRAMEWORK,
     )
 
 
-def of_job(job: Job, stage: Stage, training: bool) -> Memory:
+def job_memory(job: Job, stage: Stage, training: bool) -> Memory:
     """Return the memory of one microbatch of a workload without parallelism, with its own gradients and optimizer."""
     rest = at_rest(job, [stage])._replace(framework=FRAMEWORK)
     if not training:
         logits = job.shard.tokens * job.shard.vocab * job.shard.size
-        return rest._replace(gradients=0.0, optimizer=0.0, activations=max(logits, *map(_widest, stage.layers)))
+        return rest._replace(gradients=0.0, optimizer=0.0, activations=max(logits, *map(_largest_saved, stage.layers)))
     fullest = max(stage.forward_peak, stage.backward_peak, key=sum)
     return rest._replace(activations=fullest.kept, workspace=fullest.temporary)
 
 
-def _widest(run: tuple[Layer, int]) -> float:
+def _largest_saved(run: tuple[Layer, int]) -> float:
     """Return the largest saved bytes of two adjacent operators of a layer: the input and the output of one operator."""
-    return max((one.saved + other.saved for one, other in pairwise(run[0].operators)), default=0.0)
+    return max((before.saved + after.saved for before, after in pairwise(run[0].operators)), default=0.0)
 
 
-def alive(nodes: Sequence[OperatorCall]) -> float:
+def peak_alive_bytes(nodes: Sequence[OperatorCall]) -> float:
     """Return the peak bytes of outputs that exist at once, each from the call that makes it to the last call that reads it.
 
     A view shares the tensor of its source. A weight's gradient is freed at once, because it is added to an existing one.

@@ -59,8 +59,8 @@ def layout(a: Tensor, b: Tensor) -> str:
     return "forward" if _transposed(b) else "dgrad"
 
 
-def _transposed(one: Tensor) -> bool:
-    return one.strides[-2] == 1 and one.shape[-2] > 1 and (one.strides[-1] != 1 or one.shape[-1] == 1)
+def _transposed(matrix: Tensor) -> bool:
+    return matrix.strides[-2] == 1 and matrix.shape[-2] > 1 and (matrix.strides[-1] != 1 or matrix.shape[-1] == 1)
 
 
 def convolution(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
@@ -71,9 +71,9 @@ def convolution(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) ->
 def convolution_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return one GEMM for each requested gradient, of the input and of the filters."""
     gradient, x, filters = inputs[:3]
-    wanted = {one.shape for one in outputs}
+    wanted = {tensor.shape for tensor in outputs}
     named = (("dgrad", x), ("wgrad", filters))
-    return tuple(_window(name, x, filters, gradient) for name, one in named if one.shape in wanted)
+    return tuple(_window(name, x, filters, gradient) for name, tensor in named if tensor.shape in wanted)
 
 
 def _window(op: str, x: Tensor, filters: Tensor, y: Tensor) -> Kernel:
@@ -105,8 +105,9 @@ def softmax(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Ker
 def softmax_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return the separate product of gradient and output (SoftMax.cu) and the softmax kernel."""
     out = outputs[0]
-    one = plain("softmax", op.strip("_").removesuffix("_data"), out, 3 * out.bytes, 5.0)
-    return (plain("elementwise", "mul", out, 3 * out.bytes, 1.0), one) if op == "_softmax_backward_data" else (one,)
+    gradient = plain("softmax", op.strip("_").removesuffix("_data"), out, 3 * out.bytes, 5.0)
+    product = plain("elementwise", "mul", out, 3 * out.bytes, 1.0)
+    return (product, gradient) if op == "_softmax_backward_data" else (gradient,)
 
 
 def norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
@@ -125,9 +126,9 @@ def norm_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
 
 def batch_norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return one kernel of batch norm, which reads its input a second time to compute the mean and variance."""
-    again = math.fsum(one.bytes for one in inputs if one.elements == outputs[0].elements)
+    repeated = math.fsum(tensor.bytes for tensor in inputs if tensor.elements == outputs[0].elements)
     [kernel] = memory(op, inputs, outputs)
-    return (kernel._replace(bytes=kernel.bytes + again),)
+    return (kernel._replace(bytes=kernel.bytes + repeated),)
 
 
 KernelList = tuple[Kernel, ...]
@@ -142,31 +143,30 @@ def plain(kind: KernelKind, op: str, over: Tensor, traffic: float, flop: float =
     return vector(kind, op, dtype, rows, columns, flop, traffic / over.elements)
 
 
-def moved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
+def moved_bytes(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
     """Return the bytes that an element-wise kernel moves. Broadcast operands larger than CACHED count for each repetition."""
-    wide = max(outputs, key=lambda one: one.elements).elements
-    return math.fsum(_read(one, wide) for one in inputs) + math.fsum(one.bytes for one in outputs)
+    wide = max(outputs, key=lambda tensor: tensor.elements).elements
+    return math.fsum(_read(tensor, wide) for tensor in inputs) + math.fsum(tensor.bytes for tensor in outputs)
 
 
-def _read(one: Tensor, wide: int) -> float:
+def _read(operand: Tensor, wide: int) -> float:
     """Return the bytes that a kernel over `wide` elements reads of an operand."""
-    if one.elements == 1:
+    if operand.elements == 1:
         return 0.0  # a scalar operand moves no bytes
-    stored = prod(n for n, step in zip(one.shape, one.strides, strict=True) if step) * BYTES[one.dtype]
-    return wide * BYTES[one.dtype] if 1 < one.elements < wide and stored > CACHED else stored
+    stored = prod(n for n, step in zip(operand.shape, operand.strides, strict=True) if step) * BYTES[operand.dtype]
+    return wide * BYTES[operand.dtype] if 1 < operand.elements < wide and stored > CACHED else stored
 
 
 def elementwise(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return one kernel that reads every operand and writes the result."""
-    return (plain("elementwise", op, outputs[0], moved(inputs, outputs), 1.0),)
+    return (plain("elementwise", op, outputs[0], moved_bytes(inputs, outputs), 1.0),)
 
 
 def memory(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return one kernel that reads its inputs and writes its outputs once."""
-    over = max((*inputs, *outputs), key=lambda one: one.elements)
-    return (
-        plain("memory", op, over, math.fsum(_read(one, 0) for one in inputs) + math.fsum(one.bytes for one in outputs)),
-    )
+    over = max((*inputs, *outputs), key=lambda tensor: tensor.elements)
+    traffic = math.fsum(_read(tensor, 0) for tensor in inputs) + math.fsum(tensor.bytes for tensor in outputs)
+    return (plain("memory", op, over, traffic),)
 
 
 def fill(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:

@@ -54,8 +54,8 @@ def _sources(node: OperatorCall, roots: Sequence[int]) -> list[tuple[int, float]
     return [(roots[i], size) for i, size in node.reads if i != OUTSIDE and roots[i] != OUTSIDE]
 
 
-def apart(node: OperatorCall) -> bool:
-    """Return whether a call stays with a library: GEMMs and fused attention."""
+def is_library_call(node: OperatorCall) -> bool:
+    """Return whether a call stays with a library when others are fused: GEMMs and fused attention."""
     return any(kernel.kind in APART for kernel in node.kernels)
 
 
@@ -67,23 +67,23 @@ def _groups(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, in
         if not node.kernels:
             continue
         sources = [i for i, _ in _sources(node, roots)]
-        depth[index] = max((depth[i] + apart(nodes[i]) for i in sources), default=0)
-        if not apart(node):
-            joined = {group[i] for i in sources if i in group and depth[i] == depth[index]}
-            group[index] = min(joined, default=index)
-            for i, old in group.items() if len(joined) > 1 else ():
-                group[i] = group[index] if old in joined else old
+        depth[index] = max((depth[i] + is_library_call(nodes[i]) for i in sources), default=0)
+        if not is_library_call(node):
+            merged = {group[i] for i in sources if i in group and depth[i] == depth[index]}
+            group[index] = min(merged, default=index)
+            for i, old in group.items() if len(merged) > 1 else ():
+                group[i] = group[index] if old in merged else old
     return group
 
 
 def _readers(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, list[int]]:
-    """Return {root: indices of the nodes with kernels that read it}."""
-    found: dict[int, list[int]] = defaultdict(list)
+    """Return {root: indices of the nodes with kernels that read it}; [] for any other root."""
+    readers: dict[int, list[int]] = defaultdict(list)
     for index, node in enumerate(nodes):
         if node.kernels:
             for source, _ in _sources(node, roots):
-                found[source].append(index)
-    return found
+                readers[source].append(index)
+    return readers
 
 
 def _merged(
@@ -175,12 +175,14 @@ def _sums(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> dict[K
 def _part(phase: PassPhase, nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> PhaseTime:
     """Return the times of a phase: sums over the kernels of its nodes. each: seconds of each kernel."""
     kernels = [kernel for node in nodes for kernel in node.kernels]
-    return PhaseTime(phase, math.fsum(each[kernel] for kernel in kernels), math.fsum(map(cpu, nodes)), len(kernels))
+    return PhaseTime(
+        phase, math.fsum(each[kernel] for kernel in kernels), math.fsum(map(cpu_seconds, nodes)), len(kernels)
+    )
 
 
-def cpu(node: OperatorCall) -> float:
+def cpu_seconds(node: OperatorCall) -> float:
     """Return the CPU seconds of a call until its kernels are queued."""
-    return VIEW_CALL if not node.kernels else PRODUCT_CALL if apart(node) else CALL
+    return VIEW_CALL if not node.kernels else PRODUCT_CALL if is_library_call(node) else CALL
 
 
 def _waits(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> tuple[float, int]:
@@ -189,8 +191,8 @@ def _waits(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> tuple
     for place, node in enumerate(nodes):
         seconds = math.fsum(each[kernel] for kernel in node.kernels)
         if not seconds:
-            queue.launched += cpu(node)
-        elif queue.run(cpu(node), seconds):
+            queue.launched += cpu_seconds(node)
+        elif queue.run(cpu_seconds(node), seconds):
             last = place
         run += seconds
     return queue.over - run, last

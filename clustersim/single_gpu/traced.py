@@ -23,17 +23,17 @@ def trace(
     forward: set[str] = set()
     reached: dict[str, Any] = {}
 
-    def run(parameters: dict[str, Any], given: Any) -> Any:
-        named = given if isinstance(given, dict) else {}
+    def run(parameters: dict[str, Any], arguments: Any) -> Any:
+        named = arguments if isinstance(arguments, dict) else {}
         with torch.set_grad_enabled(training), _as_on_cuda():
-            result = torch.func.functional_call(module, parameters, () if named else given, named)
+            result = torch.func.functional_call(module, parameters, () if named else arguments, named)
         mode: Any = get_proxy_mode()
         forward.update(node.name for node in mode.tracer.graph.nodes)
         if not training:
             return result
-        found = _gradients(result, parameters)
-        reached.update({name: weights[name] for name in found})
-        return list(found.values())
+        gradients = _gradients(result, parameters)
+        reached.update({name: weights[name] for name in gradients})
+        return list(gradients.values())
 
     return make_fx(run, tracing_mode="real")(weights, inputs), forward, reached
 
@@ -44,13 +44,15 @@ def _gradients(result: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     from torch.utils import _pytree as tree
 
     loss = getattr(result, "loss", None)
-    tensors = [one for one in tree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
+    tensors = [
+        tensor for tensor in tree.tree_leaves(result) if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+    ]
     start = loss if isinstance(loss, torch.Tensor) else next(iter(tensors), None)
-    wanted = {name: one for name, one in parameters.items() if one.requires_grad}
+    wanted = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     if start is None or not wanted:
         raise ValueError("no output has a gradient")
-    found = torch.autograd.grad(start, list(wanted.values()), torch.empty_like(start), allow_unused=True)
-    return {name: one for name, one in zip(wanted, found, strict=True) if one is not None}
+    gradients = torch.autograd.grad(start, list(wanted.values()), torch.empty_like(start), allow_unused=True)
+    return {name: gradient for name, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
 
 
 @contextmanager
@@ -65,7 +67,7 @@ def _as_on_cuda() -> Iterator[None]:
 
     room = torch.nn.functional
     swapped: dict[Any, Callable[..., Any]] = {room.dropout: _dropout, room.scaled_dot_product_attention: _attention}
-    own = {func.__name__: func for func in swapped}
+    original = {func.__name__: func for func in swapped}
 
     class Mode(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,13 +76,13 @@ def _as_on_cuda() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        for name, func in own.items():
+        for name, func in original.items():
             setattr(room, name, swapped[func])
         with Mode():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        for name, func in own.items():
+        for name, func in original.items():
             setattr(room, name, func)
 
 
@@ -112,7 +114,7 @@ def _attention(
     if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa and query.shape[-3] != key.shape[-3]:
-        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
+        key, value = (tensor.repeat_interleave(query.shape[-3] // tensor.shape[-3], -3) for tensor in (key, value))
     if attn_mask is not None:
         attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
     efficient = aten._scaled_dot_product_efficient_attention

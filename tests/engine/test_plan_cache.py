@@ -89,8 +89,8 @@ def test_what_was_compiled_serves_other_clocks(data, clocks):
         first, second = (known.placed(one.changed({"clocks": clock})) for clock in clocks)
     except InputError:
         reject()
-    known._quickly(first, "auto")
-    again, fresh = (simulator._quickly(second, "auto")[1] for simulator in (known, Simulator(topology)))
+    known._simulate_cached(first, "auto")
+    again, fresh = (simulator._simulate_cached(second, "auto")[1] for simulator in (known, Simulator(topology)))
     assert len(known.plans) <= 1
     for name in ("starts", "ends", "requested", "wait_begin"):
         wanted = getattr(fresh, name)

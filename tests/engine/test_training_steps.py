@@ -53,7 +53,7 @@ def looped(tasks, python=False):
 def test_every_engine_executes_the_same_training_step(data):
     simulator, one = drawn(data)
     work = simulator.preparation.work(one, np.arange(one.mesh.size))
-    wanted = simulator.alone(work, "simpy")
+    wanted = simulator.simulate(work, "simpy")
     plan = wanted.plan
     tasks = Tasks(plan)
     step = loop_times(tasks, plan.network.capacity)

@@ -15,7 +15,7 @@ from clustersim.model.kernel import vector
 from clustersim.model.parameters import parameters
 from clustersim.parallel.load import load
 from clustersim.predictors.load import get
-from clustersim.single_gpu.memory import alive
+from clustersim.single_gpu.memory import peak_alive_bytes
 from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 
 ROOT = Path(__file__).parents[2]
@@ -204,9 +204,11 @@ def test_outputs_are_alive_from_the_call_that_makes_them_to_the_last_that_reads_
         return OperatorCall("", "x", phase, kernels, tuple((read, 1.0) for read in reads), output)
 
     chain = [node(4.0, OUTSIDE), node(8.0, 0), node(2.0, 1)]
-    assert alive(chain) == 12  # the first two, then the last two
+    assert peak_alive_bytes(chain) == 12  # the first two, then the last two
     view = [node(4.0, OUTSIDE), node(4.0, 0, kernels=()), node(8.0, OUTSIDE), node(1.0, 1, 2)]
-    assert alive(view) == 13  # the view is none of its own, and keeps its tensor
+    assert peak_alive_bytes(view) == 13  # the view is none of its own, and keeps its tensor
     backward = [*chain, node(8.0, 2, 1, phase="backward"), node(8.0, OUTSIDE, 3, phase="accumulate")]
-    assert alive(backward) == 18  # what the backward pass reads stays; a gradient that is added up takes none
-    assert alive([]) == 0
+    assert (
+        peak_alive_bytes(backward) == 18
+    )  # what the backward pass reads stays; a gradient that is added up takes none
+    assert peak_alive_bytes([]) == 0

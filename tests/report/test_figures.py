@@ -86,9 +86,9 @@ def test_a_picture_has_the_same_bytes_every_time():
     canvas.line((0, 0), (200, 100), dashed=True)
     canvas.text((100, 50), "words", anchor="end")
     canvas.bar((10, 10), (20, 20), "#56b4e9", tip="a bar")
-    pdf, png = files.content(canvas, ".pdf"), files.content(canvas, ".png")
+    pdf, png = files.image(canvas, ".pdf"), files.image(canvas, ".png")
     assert pdf.startswith(b"%PDF") and png.startswith(b"\x89PNG")
-    assert (pdf, png) == (files.content(canvas, ".pdf"), files.content(canvas, ".png"))
+    assert (pdf, png) == (files.image(canvas, ".pdf"), files.image(canvas, ".png"))
 
 
 def test_hostile_names_are_text():

@@ -20,7 +20,7 @@ from clustersim.pages import sweep
 from clustersim.pages.network import KINDS, network
 from clustersim.pages.published import nearest
 from clustersim.pages.run import SCRIPTS, STYLES, run_data, run_page
-from clustersim.pages.shell import ASSETS, embedded
+from clustersim.pages.shell import ASSETS, script_json
 from clustersim.parallel.memory import Memory
 from clustersim.report.step_trace import inside
 from clustersim.simulation import simulate
@@ -172,7 +172,7 @@ def test_the_nearest_published_run_of_a_published_setup_is_that_run(result):
 
 
 def test_no_text_can_leave_the_data():
-    shown = embedded({"name": HOSTILE, "lines": "\u2028\u2029-->"})
+    shown = script_json({"name": HOSTILE, "lines": "\u2028\u2029-->"})
     assert not re.search(r"[<>&]", shown)
     assert json.loads(shown) == {"name": HOSTILE, "lines": "\u2028\u2029-->"}
 

@@ -111,9 +111,9 @@ def test_a_simulator_of_another_cluster_or_process_refuses_what_this_one_does():
     """A dead node leaves fewer GPUs: what is known of jobs on all of them does not hold there."""
     simulator = asked("superpod_h100_128")[1]
     strict = Simulator(simulator.cluster, unlikely=False)
-    for made in (pickle.loads(pickle.dumps(strict)), strict.like(simulator.cluster)):
+    for made in (pickle.loads(pickle.dumps(strict)), strict.with_cluster(simulator.cluster)):
         assert made.preparation.fullest == strict.preparation.fullest < simulator.preparation.fullest
     fewer = build(override(document_of("superpod_h100_128"), {"faults": [{"node": 3, "dead": True}]}))
     unplaced = load_workload(WORKLOAD, {})
     simulator.placed(unplaced)
-    assert simulator.like(fewer).placed(unplaced).mesh.size == Simulator(fewer).placed(unplaced).mesh.size
+    assert simulator.with_cluster(fewer).placed(unplaced).mesh.size == Simulator(fewer).placed(unplaced).mesh.size
