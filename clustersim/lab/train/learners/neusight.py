@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.arrays import Floats, growing
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
@@ -194,6 +194,36 @@ def tabulated(forecast: Callable[[Columns], Floats], dtype: str) -> Floats:
     rows, own = ((nodes >= LEAST) & (nodes <= most) for nodes, most in ((ms, 32_768), (side, 65_536)))
     weight = np.where(rows[:, None, None] & own[:, None] & own, 1.0, UNSEEN)
     return np.stack([growing(part, weight) for part in smooth])
+
+
+def growing(values: Floats, weight: Floats, rounds: int = 30) -> Floats:
+    """Return the nearest array, by weighted least squares, whose values grow along every axis.
+
+    Dykstra's projections: isotonic regression along each axis in turn, for `rounds` rounds (Boyle and Dykstra, 1986).
+    """
+    result, left = values, [np.zeros_like(values) for _ in values.shape]
+    for _ in range(rounds):
+        for axis in range(values.ndim):
+            before = result + left[axis]
+            result = _growing_along(before, weight, axis)
+            left[axis] = before - result
+    low, high = result, result
+    for axis in range(values.ndim):  # the projections only approach the result: the last step makes it exact
+        low = np.maximum.accumulate(low, axis)
+        high = np.flip(np.minimum.accumulate(np.flip(high, axis), axis), axis)
+    return (low + high) / 2
+
+
+def _growing_along(values: Floats, weight: Floats, axis: int) -> Floats:
+    """Return isotonic regressions along one axis: at i, the maximum over j <= i of the minimum over l >= i of the mean of j to
+    l."""
+    lines, weights = np.moveaxis(values * weight, axis, 0), np.moveaxis(weight, axis, 0)
+    result = np.full(lines.shape, -np.inf)
+    for first in range(len(lines)):
+        means = np.cumsum(lines[first:], axis=0) / np.cumsum(weights[first:], axis=0)
+        least = np.flip(np.minimum.accumulate(np.flip(means, 0), axis=0), 0)
+        result[first:] = np.maximum(result[first:], least)
+    return np.moveaxis(result, 0, axis)
 
 
 def features(table: Columns, sms: int) -> Floats:
