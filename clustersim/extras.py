@@ -7,17 +7,22 @@ from typing import Literal
 
 from clustersim.errors import InputError
 
-Library = Literal["torch", "ray", "uvicorn"]
+Library = Literal["torch", "ray", "uvicorn", "matplotlib"]
 _EXTRAS: dict[Library, tuple[str, str]] = {
     "torch": ("PyTorch", "torch"),
     "ray": ("Ray", "ray"),
     "uvicorn": ("uvicorn", "serve"),
+    "matplotlib": ("matplotlib", "plots"),
 }
 """{library: (its name in messages, name of the extra that installs it)}"""
 
 
-def need(library: Library, what: str) -> None:
-    """Raise InputError if a library is not installed. `what`, the feature that needs it, begins the message."""
+def need(library: Library, what: str, otherwise: str = "") -> None:
+    """Raise InputError if a library is not installed.
+
+    what: the feature that needs it, with which the message begins. otherwise: another remedy than to install it.
+    """
     if find_spec(library) is None:
         name, extra = _EXTRAS[library]
-        raise InputError(f'{what} needs {name}, which is not installed; run pip install "clustersim[{extra}]"')
+        remedy = f'run pip install "clustersim[{extra}]"{otherwise and f", or {otherwise}"}'
+        raise InputError(f"{what} needs {name}, which is not installed; {remedy}")

@@ -6,13 +6,12 @@ matplotlib draws PNG and PDF, with the same shapes, text and colours as SVG. The
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from clustersim import writing
-from clustersim.errors import InputError
+from clustersim.extras import need
 from clustersim.figures.canvas import MARKS, PAPER, Box, Canvas, Dot, Line, Marks, Text, svg
 
 FORMS: dict[str, tuple[str, dict[str, None]]] = {
@@ -20,6 +19,8 @@ FORMS: dict[str, tuple[str, dict[str, None]]] = {
     ".pdf": ("pdf", {"CreationDate": None, "Producer": None, "Creator": None}),
 }
 """{suffix: (matplotlib's format, metadata to omit, so that equal pictures have equal bytes)}"""
+MATPLOTLIB = "a PNG or PDF", "write a name that ends in .svg"
+"""What needs matplotlib, and how to do without it."""
 _DOTS = 200
 """Dots per inch. An SVG pixel is 1/100 inch, so two dots."""
 _POINTS = 72 / 100
@@ -28,16 +29,9 @@ _FONTS = {"Helvetica": 1.0, "Arial": 1.0, "Liberation Sans": 1.0, "Nimbus Sans":
 """{font: size factor that makes words as wide as in Helvetica}, by preference. matplotlib ships the last one."""
 
 
-def require_matplotlib(otherwise: str = "write a name that ends in .svg") -> None:
-    """Raise InputError if matplotlib is not installed. otherwise: remedy for the message."""
-    if find_spec("matplotlib") is None:
-        what = "a PNG or PDF needs matplotlib, which is not installed"
-        raise InputError(f"{what}; run pip install 'clustersim[plots]', or {otherwise}")
-
-
 def image(canvas: Canvas, ending: str) -> bytes:
     """Return the bytes of a picture as `.png` (two dots per pixel) or `.pdf`. Raises InputError if matplotlib is missing."""
-    require_matplotlib()
+    need("matplotlib", *MATPLOTLIB)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(canvas.width / 100, canvas.height / 100), facecolor=PAPER)
@@ -90,7 +84,7 @@ def check(option: str, path: Path, inputs: Iterable[Path] = ()) -> None:
     """Raise InputError if no picture can be written to `path`. `option` names the path in the message."""
     writing.check_output(option, path, ENDINGS, inputs)
     if path.suffix.lower() in FORMS:
-        require_matplotlib()
+        need("matplotlib", *MATPLOTLIB)
 
 
 def write(path: Path, canvas: Canvas) -> None:

@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 
 import polars as pl
 
+from clustersim.extras import need
 from clustersim.figures import files
 from clustersim.figures.canvas import GROUP_MARKS, Canvas, svg
 from clustersim.figures.plot import AxisRange, Plot
@@ -256,7 +257,7 @@ def _table(frame: pl.DataFrame) -> str:
 
 def png_available() -> None:
     """Raise InputError if matplotlib is not installed."""
-    files.require_matplotlib("leave --png out: the page has the same plots")
+    need("matplotlib", files.MATPLOTLIB[0], "leave --png out: the page has the same plots")
 
 
 def write_png(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:

@@ -303,9 +303,9 @@ def test_show_says_what_cannot_be_written(command_line, arguments: list[str], sa
 
 
 def test_a_png_needs_matplotlib(command_line, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("clustersim.figures.files.find_spec", lambda name: None)
+    monkeypatch.setattr("clustersim.extras.find_spec", lambda name: None)
     message = (
-        "clustersim: a PNG or PDF needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
+        'clustersim: a PNG or PDF needs matplotlib, which is not installed; run pip install "clustersim[plots]", '
         "or write a name that ends in .svg\n"
     )
     assert command_line("show", "topologies/explicit_8.yaml", "--draw", str(tmp_path / "a.png")) == (2, "", message)
