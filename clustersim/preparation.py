@@ -218,9 +218,11 @@ class Preparation:
             elif ignorable:
                 remedies.append(f"pass {option('--ignore-memory', 'ignore_memory=True')}")
             name = self.cluster.smallest_gpus(gpus, len(memory))[worst].name
+            kinds = sorted(memory[worst]._asdict().items(), key=lambda pair: -pair[1])[:3]
+            largest = [f"{kind} {size / 2**30:.1f} GiB" for kind, size in kinds]
             what = (
                 f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {name} has {have / 2**30:.1f} GiB "
-                f"({_largest(memory[worst])}): {band(need, have).text}; {', '.join(remedies[:-1])}, or {remedies[-1]}"
+                f"({', '.join(largest)}): {band(need, have).text}; {', '.join(remedies[:-1])}, or {remedies[-1]}"
             )
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 
@@ -361,12 +363,6 @@ def rows(job: Job, microbatches: int) -> tuple[Hashable, ...]:
     """Return the cache key of a job's schedule with `microbatches`."""
     split = job.parallelism
     return split.schedule, split.pp, microbatches, split.vpp
-
-
-def _largest(memory: Memory) -> str:
-    """Return the three largest kinds of memory as text: `parameters 12.0 GiB, …`."""
-    kinds = sorted(zip(memory._fields, memory, strict=True), key=lambda pair: -pair[1])[:3]
-    return ", ".join(f"{name} {value / 2**30:.1f} GiB" for name, value in kinds)
 
 
 def check_names(job: Job) -> None:

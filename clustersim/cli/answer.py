@@ -44,14 +44,3 @@ def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None,
         save(out, f"{text}\n")
     if shown:
         typer.echo(text)
-
-
-def written_out(document: Mapping[str, Any]) -> str:
-    """Return a document that is a file of its own, such as a schema, as JSON."""
-    return json.dumps(document, indent=1)
-
-
-def through_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields as a JSON reader sees them: tuples become lists, keys become text."""
-    data: dict[str, Any] = json.loads(json.dumps(fields))
-    return data

@@ -118,10 +118,7 @@ def _values(settings: list[str] | None) -> dict[str, object]:
 
 
 def _answer(source: Path, imported: Imported, out: Path | None) -> None:
-    """Write the workload from another tool's file and report what it leaves out, or print both.
-
-    Raises InputError if the workload is invalid, or cannot be written.
-    """
+    """Write the workload from another tool's file and report what it leaves out, or print both. Raises InputError if invalid."""
     import yaml
 
     from clustersim.config.yaml import parse

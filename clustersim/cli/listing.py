@@ -17,7 +17,6 @@ from clustersim.report.table import table
 What = Literal[
     "topologies", "workloads", "gpus", "nodes", "kinds", "schedules", "placements", "algorithms", "predictors"
 ]
-ListRow = dict[str, Any]
 ROOMS: Mapping[What, str] = {"kinds": "topology", "algorithms": "collectives"}
 """{what: its room}, where that has another name"""
 NCCL = "nccl", "What NCCL's tuner would choose: algorithm, protocol and channels; the default"
@@ -95,7 +94,7 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<!\bal)\.(?:\s+(?=[A-Z`\d])|$)", " ".join(text.partition("\n\n")[0].split()))[0]
 
 
-def _table(rows: list[ListRow]) -> list[str]:
+def _table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a table: numbers aligned right, text left."""
     from clustersim.units import scaled
 

@@ -163,11 +163,8 @@ def _plan_fields(plan: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     return size | took | lost | kept | rest | points | {"step": plan.row, "run": shlex.join(command(plan.point))}
 
 
-def _lines(result: Answer, command: PointCommand, name: str) -> Iterator[str]:
-    """Yield the plans as a table, why some kinds of cluster have none, and failures and checkpoints of the best plan.
-
-    command: function to the words of a point's run. name: of the workload.
-    """
+def _lines(result: Answer, command: PointCommand, workload: str) -> Iterator[str]:
+    """Yield the plans as a table, why some kinds of cluster have none, and failures and checkpoints of the best plan."""
     from clustersim.planning.batches import BATCH, most_tokens
     from clustersim.planning.request import BEST
     from clustersim.report.terminal import wrapped
@@ -175,7 +172,7 @@ def _lines(result: Answer, command: PointCommand, name: str) -> Iterator[str]:
     request, best = result.request, result.plans[0][1]
     goal = f": the {BEST[result.goal]} plan" if request.objective or result.goal != request.goal else ""
     most, tokens = (scaled(amount, "").strip() for amount in (most_tokens(request.tokens), request.tokens))
-    yield from (f"{name}, {tokens} tokens, within {request.limits_text}{goal}", "", *_table(result.plans))
+    yield from (f"{workload}, {tokens} tokens, within {request.limits_text}{goal}", "", *_table(result.plans))
     if not all(BATCH in kind for kind, _ in result.plans):
         *others, last = map(str, result.batches)
         chosen = f"the best of {', '.join(others)} and {last}" if others else "the workload's"

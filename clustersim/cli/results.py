@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.answer import emphasis, through_json
+from clustersim.cli.answer import emphasis
 from clustersim.cli.options import CommandOutput, MachineOption, ResultFolder, StandardOutput, TextOutput, on_machine
 from clustersim.errors import InputError, suggest
 from clustersim.units import seconds
@@ -140,7 +141,7 @@ def rerun(result: ResultFolder, output: StandardOutput) -> None:
 
     with output.progress() as progress:
         run = StoredRun.of(result)
-        summary = through_json(run.again(progress).summary)
+        summary = json.loads(json.dumps(run.again(progress).summary))  # tuples are lists, as in the stored file
     stored = read_summary(result)
     differing = [key for key, value in summary.items() if stored.get(key) != value]
     step, was = summary["step_time_s"], stored.get("step_time_s")

@@ -86,7 +86,7 @@ def run(
             from clustersim.report.result import save
 
             progress("save")
-            page = _page(result, question, identity, explained) if html else {}
+            page = {"report.html": _page(result, question, identity, explained)} if html else {}
             parts = result.summary, result.parts, result.record, result.facts.memory
             target = save(target, *parts, identity, force, page)
     if timeline:
@@ -102,13 +102,10 @@ def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Pr
     """Return the result of a step. Raises OutOfMemoryError, with advice on what would fit, if the job does not."""
     from clustersim.simulation import Simulator
 
-    def tell(step: str) -> None:
-        slow = question.engine == "simpy" and step.startswith("simulate")
-        progress(f"{step} (--engine auto takes less time)" if slow else step)
-
+    hint = " (--engine auto takes less time)" if question.engine == "simpy" else ""
     simulator = Simulator(cluster)
     try:
-        return question.answer(simulator, job, tell)
+        return question.answer(simulator, job, lambda step: progress(step + hint * step.startswith("simulate")))
     except OutOfMemoryError as error:
         from clustersim.optimization.fit import advice, remedies
 
@@ -128,12 +125,11 @@ def _add_costs(result: StepResult, wanted: bool, prices: options.Prices) -> None
         result.summary["costs"] = step_costs(costs, step, result.summary["tokens_per_s"] * step)
 
 
-def _page(result: StepResult, question: StepQuestion, identity: Question, why: Explanation | None) -> dict[str, str]:
-    """Return {name: text} of the HTML page of a result, with its what-ifs if `why` is given."""
+def _page(result: StepResult, question: StepQuestion, identity: Question, why: Explanation | None) -> str:
+    """Return the HTML page of a result, with its what-ifs if `why` is given."""
     from clustersim.pages.run import run_page
 
-    facts = why.facts() if why else None
-    return {"report.html": run_page(result, shlex.join(question.words), identity.manifest(), facts)}
+    return run_page(result, shlex.join(question.words), identity.manifest(), why.facts() if why else None)
 
 
 def _lines(result: StepResult, explained: Explanation | None, output: options.CommandOutput) -> Iterator[str]:

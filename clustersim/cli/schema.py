@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
@@ -11,7 +12,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from clustersim import plugins
-from clustersim.cli.answer import written_out
 from clustersim.errors import InputError
 from clustersim.writing import save, unwritable
 
@@ -26,7 +26,7 @@ def schema(
     what: Annotated[FileKind, "cluster, workload, jobs, gpu or machine.", "WHAT", {"show_default": False}],
 ) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors: every key, its values, its unit and what it means."""
-    typer.echo(written_out(document(what)))
+    typer.echo(json.dumps(document(what), indent=1))
 
 
 def init(
@@ -40,7 +40,7 @@ def init(
     if schemas:
         for what, name in FILES.items():
             texts[name] = f"# yaml-language-server: $schema={what}.schema.json\n{texts[name]}"
-            texts[f"{what}.schema.json"] = written_out(document(what)) + "\n"
+            texts[f"{what}.schema.json"] = json.dumps(document(what), indent=1) + "\n"
     there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
     if there and not force:
         raise InputError(f"{folder / there[0]}: is there already; give another folder, or replace it with --force")

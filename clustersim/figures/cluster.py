@@ -241,8 +241,10 @@ def picture(document: Document) -> Canvas:
         return canvas
     if few:
         cables = with_single_cables(document)
-        drawn = parts(cables, with_single_cables(_without_faults(document)))
-        if _fits(cables, drawn):
+        without_faults = {key: value for key, value in document.data.items() if key != "faults"}
+        drawn = parts(cables, with_single_cables(replace(document, data=without_faults)))
+        few_lines, few_switches = len(drawn.cables) <= _MOST_LINES, sum(map(len, drawn.levels)) <= _MOST_AROUND
+        if few_lines if drawn.hierarchical else few_switches or is_lattice(cables, drawn):
             cluster = replace(cables, counts=counts)
             height = _TOP + (_ROW * len(drawn.levels) + 90 if drawn.hierarchical else 2 * _RADIUS + 80)
             canvas = _canvas(cluster, WIDTH, height)
@@ -251,20 +253,6 @@ def picture(document: Document) -> Canvas:
     canvas = _canvas(topology, cluster_cards.CARDS_WIDTH, cluster_cards.cards_height(topology))
     cluster_cards.draw_cards(canvas, topology)
     return canvas
-
-
-def _without_faults(document: Document) -> Document:
-    """Return a topology file without its faults."""
-    if "faults" not in document.data:
-        return document
-    return replace(document, data={key: value for key, value in document.data.items() if key != "faults"})
-
-
-def _fits(topology: Topology, drawn: DrawnParts) -> bool:
-    """Return whether a picture of every switch and cable is readable, by the number of lines or of switches on a circle."""
-    if drawn.hierarchical:
-        return len(drawn.cables) <= _MOST_LINES
-    return is_lattice(topology, drawn) or sum(map(len, drawn.levels)) <= _MOST_AROUND
 
 
 def _canvas(topology: Topology, width: float, height: float) -> Canvas:

@@ -85,15 +85,11 @@ def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
     canvas.text((LEFT, 16), f"{title}{': ' if title else ''}{seconds(record.end)}", 14, anchor="start")
     _axis(canvas, record.end, scale, TOP + rows * pitch)
     for row in range(rows):
-        _row(canvas, TOP + row * pitch, _name(plan, row), passes[row], flows[row], lanes, scale)
+        others = int(plan.size[row]) - 1
+        name = f"rank {plan.first[row]}" + (f" +{others:,}" if others else "")
+        _row(canvas, TOP + row * pitch, name, passes[row], flows[row], lanes, scale)
     _legend(canvas, ran, lanes, TOP + rows * pitch + 36, len(plan.first) - rows)
     return canvas
-
-
-def _name(plan: Plan, cell: int) -> str:
-    """Return the label of a class of ranks, such as `rank 0 +31`."""
-    others = int(plan.size[cell]) - 1
-    return f"rank {plan.first[cell]}" + (f" +{others:,}" if others else "")
 
 
 def _passes(spans: Iterable[Span]) -> Iterator[Bar]:

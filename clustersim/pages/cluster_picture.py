@@ -54,7 +54,8 @@ def picture(topology: Topology, figures: LinkFigures) -> dict[str, object] | Non
     """
     cables, every = _cables(topology, figures.slow)
     ills = _faults(topology, figures.slow)
-    separate = _separate(cables, ills, figures.slow)
+    bad = [cable for cable in cables if figures.slow[cable.links].any() and "[" in cable.a + cable.b][:MOST_SEPARATE]
+    separate = {*list(ills)[:MOST_SEPARATE], *(end for cable in bad for end in cable[:2])}
     for fold in (_unfolded, _by_switches, _by_kind) if every else (_by_kind,):
         name_of = fold(cables, separate)
         drawn = _folded(cables, name_of, figures, split=fold is not _unfolded)
@@ -109,12 +110,6 @@ def _faults(topology: Topology, slow: Mask) -> dict[str, str]:
             a, b = layout.drawn_ends(topology, link)
             faults |= {a: "slow link inside"} if a == b else {}
     return faults | {f"{kind}[{n}]": "dead" for n in np.setdiff1d(np.arange(count), alive).tolist()}
-
-
-def _separate(cables: Iterable[layout.Cable], ills: Mapping[str, str], slow: Mask) -> set[str]:
-    """Return the ends that stay separate: those with a fault, and those of a slow or dead cable."""
-    faulty = [cable for cable in cables if slow[cable.links].any() and "[" in cable.a + cable.b][:MOST_SEPARATE]
-    return {*list(ills)[:MOST_SEPARATE], *(end for cable in faulty for end in cable[:2])}
 
 
 def _unfolded(cables: Iterable[layout.Cable], separate: set[str]) -> dict[str, str]:

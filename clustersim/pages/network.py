@@ -96,7 +96,7 @@ TICK = 1e-9
 
 
 def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
-    """Return for each pipeline rank the start of each pass (ns) and the memory held during it by kind (MiB)."""
+    """Return for each pipeline rank the start of each pass (ns) and its memory by kind (MiB); one number for a constant kind."""
     table = memory_table(result.facts.memory, result.record, stages_of(result.plan, result.summary))
     start, ranks = np.asarray(table["start_s"], float), np.asarray(table["pipeline_rank"])
     drawn = np.isfinite(start)
@@ -105,11 +105,12 @@ def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
     series = []
     for rank, of_rank in enumerate(result.facts.memory):
         rows = np.flatnonzero(drawn & (ranks == rank))
+        kinds = {what: column for what in KINDS if any(column := held[what][rows].tolist())}
         times = np.rint(fold.folded(start[rows]) / TICK).astype(int)
         series.append(
             {
                 "start": times.tolist(),
-                "held": {what: _short(held[what][rows].tolist()) for what in KINDS if held[what][rows].any()},
+                "held": {what: column[0] if len({*column}) == 1 else column for what, column in kinds.items()},
                 "peak": {what: round(value / UNIT) for what, value in of_rank.peak._asdict().items() if value},
             }
         )
@@ -118,8 +119,3 @@ def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
         "ranks": series,
         "kinds": list(KINDS),
     }
-
-
-def _short(values: list[int]) -> list[int] | int:
-    """Return a single number if all values are equal, else the list."""
-    return values[0] if values and min(values) == max(values) else values

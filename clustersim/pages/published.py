@@ -26,9 +26,9 @@ OTHER_ARCHITECTURE, OTHER_GPU, OTHER_PRECISION, EXPERTS = 6.0, 1.0, 2.0, 4.0
 
 def nearest(topology: Topology, job: Job, count: int = SHOWN) -> list[dict[str, object]]:
     """Return the `count` published runs nearest to a job, with measured and forecast seconds per step."""
-    apart = [(run, dict(_distances(topology, job, run))) for run in _runs()]
-    apart.sort(key=lambda pair: sum(pair[1].values()))
-    return [_row(run, _forecasts()[run.id], distances) for run, distances in apart[:count]]
+    apart = [(run, forecast, dict(_distances(topology, job, run))) for run, forecast in _forecasts()]
+    apart.sort(key=lambda entry: sum(entry[2].values()))
+    return [_row(*entry) for entry in apart[:count]]
 
 
 def nearest_to(case: SweepInputs, point: Point) -> dict[str, object]:
@@ -38,18 +38,11 @@ def nearest_to(case: SweepInputs, point: Point) -> dict[str, object]:
 
 
 @cache
-def _runs() -> list[Run]:
-    """Return all published runs."""
-    return read(PUBLISHED)
-
-
-@cache
-def _forecasts() -> Mapping[str, float]:
-    """Return {id: forecast seconds per step} of this release."""
-    return {
-        cells["id"]: float(cells["predicted_s"])
-        for cells in (by_column(PUBLISHED, *row) for row in table(PUBLISHED, (*REQUIRED, "predicted_s")))
-    }
+def _forecasts() -> list[tuple[Run, float]]:
+    """Return all published runs, each with the seconds per step that this release forecasts."""
+    rows = (by_column(PUBLISHED, *row) for row in table(PUBLISHED, (*REQUIRED, "predicted_s")))
+    seconds = {cells["id"]: float(cells["predicted_s"]) for cells in rows}
+    return [(run, seconds[run.id]) for run in read(PUBLISHED)]
 
 
 def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, object]:

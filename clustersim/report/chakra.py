@@ -41,16 +41,11 @@ class RankTrace:
     def written(self) -> list[TraceNode]:
         """Add all nodes of the rank's step to `nodes`, once, and return them. Raises InputError if Chakra cannot express one."""
         plan, layout = self.plan, self._program.layout
-        begin = plan.begins[self._cell]
+        begin = plan.begins[int(plan.network.cells.ranks.of[self.rank])]
         for key, microbatch in self._program.passes():
             for place in layout.templates[key]:
                 self._task(layout.tasks[place], plan.activities[plan.does[begin + place]], microbatch)
         return self.nodes
-
-    @property
-    def _cell(self) -> int:
-        """Rank cell of the rank."""
-        return int(self.plan.network.cells.ranks.of[self.rank])
 
     @cached_property
     def _program(self) -> Program:

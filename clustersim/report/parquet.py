@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,8 @@ _TEXT = 6  # physical type BYTE_ARRAY
 _TYPES = {"i4": 1, "i8": 2, "f8": 5}  # physical types of numbers, by numpy's
 
 
-class Texts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Texts:
     """A column of texts."""
 
     names: Sequence[str]
@@ -40,6 +42,12 @@ class Texts(NamedTuple):
         place: dict[str, int] = {}
         which = np.array([place.setdefault(text, len(place)) for text in rows], np.int64)
         return cls(tuple(place), which)
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def __getitem__(self, rows: slice) -> Texts:
+        return Texts(self.names, self.which[rows])
 
 
 TableColumns = Mapping[str, Floats | Ints | NDArray[np.int32] | Texts]
@@ -55,33 +63,19 @@ class _Long(int):
 
 def encoded(columns: TableColumns) -> bytes:
     """Return the content of a Parquet file with the table."""
-    rows = max((_rows(column) for column in columns.values()), default=0)
-    optional = {name: _optional(column) for name, column in columns.items()}
+    rows = max(map(len, columns.values()), default=0)
+    optional = {
+        n: not isinstance(c, Texts) and c.dtype.kind == "f" and bool(np.isnan(c).any()) for n, c in columns.items()
+    }
     out, groups = bytearray(_MAGIC), []
     for first in range(0, rows, ROWS):
         count = min(ROWS, rows - first)
-        chunks = [_chunk(out, n, _part(c, first, count), count, optional[n]) for n, c in columns.items()]
+        chunks = [_chunk(out, n, c[first : first + count], count, optional[n]) for n, c in columns.items()]
         size = sum(before for _, before in chunks)
         groups.append({1: [entry for entry, _ in chunks], 2: _Long(size), 3: _Long(count)})
     schema = [{4: b"schema", 5: len(columns)}, *(_schema(n, c, optional[n]) for n, c in columns.items())]
     footer = _thrift({1: 1, 2: schema, 3: _Long(rows), 4: groups, 6: b"clustersim"})
     return bytes(out) + footer + len(footer).to_bytes(4, "little") + _MAGIC
-
-
-def _rows(column: _Column) -> int:
-    """Return the number of rows of a column."""
-    return len(column.which if isinstance(column, Texts) else column)
-
-
-def _part(column: _Column, first: int, count: int) -> _Column:
-    """Return `count` rows of a column from row `first` on."""
-    rows = slice(first, first + count)
-    return column._replace(which=column.which[rows]) if isinstance(column, Texts) else column[rows]
-
-
-def _optional(column: _Column) -> bool:
-    """Return whether a column has missing values."""
-    return not isinstance(column, Texts) and column.dtype.kind == "f" and bool(np.isnan(column).any())
 
 
 def _type(column: _Column) -> int:

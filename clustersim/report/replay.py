@@ -31,6 +31,8 @@ def facts(topology: Topology, traces: TraceSet, tasks: ReplayTasks, record: Reco
     path = critical_path(record)
     limits, limiting = path_limits(path, plan.network)
     shares = path_shares(path, limits, len(traces.nodes))
+    known = {int(kind): kind.name.lower() for kind in NodeType}
+    counts = Counter(known.get(node.type, "unknown") for nodes in traces.nodes for node in nodes)
     return {
         "name": traces.name,
         "cluster": cluster_facts(topology),
@@ -42,7 +44,7 @@ def facts(topology: Topology, traces: TraceSet, tasks: ReplayTasks, record: Reco
         "traces": {
             "ranks": len(traces.nodes),
             "nodes": sum(map(len, traces.nodes)),
-            **dict(sorted(_counts(traces).items())),
+            **dict(sorted(counts.items())),
         },
         "assumed": tasks.notes,
         "simulated": {
@@ -52,12 +54,6 @@ def facts(topology: Topology, traces: TraceSet, tasks: ReplayTasks, record: Reco
             "maxmin_solves": record.solves,
         },
     }
-
-
-def _counts(traces: TraceSet) -> Counter[str]:
-    """Return {kind of node: number of nodes} of all traces."""
-    known = {int(kind): kind.name.lower() for kind in NodeType}
-    return Counter(known.get(node.type, "unknown") for nodes in traces.nodes for node in nodes)
 
 
 def _crossed(record: Record) -> Floats:

@@ -125,7 +125,9 @@ def folder_for(question: Question, out: Path | None, default: str, force: bool =
         check_target(out, question)
         stored = manifest(_real(out))
         if stored and stored.question != question.digest and not force:
-            raise InputError(f"{out}: holds another result ({_words(stored)}); {ELSEWHERE}, or replace it with --force")
+            files = ", ".join([Path(part.path).name for part in stored.inputs.values()][:3])
+            other = f"{stored.command or 'run'} of {files}" if files else "of other inputs or options"
+            raise InputError(f"{out}: holds another result ({other}); {ELSEWHERE}, or replace it with --force")
         return out
     target = next(path for path in _numbered(RESULTS / default) if _is_available(path, question))
     check_target(target)
@@ -277,12 +279,6 @@ _NEW = "choose an empty or new folder with --out"
 def in_use(target: Path, who: str) -> InputError:
     """Return the error for a folder that another process writes."""
     return InputError(f"{target}: is being written by {who}; wait for it, or {ELSEWHERE}")
-
-
-def _words(manifest: Manifest) -> str:
-    """Return the question of a manifest in words."""
-    names = [Path(part.path).name for part in manifest.inputs.values()]
-    return f"{manifest.command or 'run'} of {', '.join(names[:3])}" if names else "of other inputs or options"
 
 
 def _real(target: Path) -> Path:

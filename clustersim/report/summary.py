@@ -300,15 +300,12 @@ def _verdict(need: float, have: float) -> dict[str, Any]:
 def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> dict[str, Any]:
     """Return the number of ranks, groups and links, of their simulated classes, and of events."""
     cells = plan.network.cells
-    ranks = _ranks(topology, work.job, plan, record)
-    events = ranks.pop("events")
     return {
-        **ranks,
+        **_ranks(topology, work.job, plan, record),
         "groups": int(sum(len(c.of) for c in cells.groups.values())),
         "group_classes": int(sum(len(c.first) for c in cells.groups.values())),
         "links_that_can_be_short": len(cells.links.of),
         "link_classes": len(cells.links.first),
-        "events": events,
         "maxmin_solves": record.solves,
     }
 

@@ -43,11 +43,6 @@ def price(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kerne
     return PRICES.get(price_name(op), prices.memory)(price_name(op), inputs, outputs) if outputs else ()
 
 
-def is_known(op: str) -> bool:
-    """Return whether an operator has an entry in PRICES."""
-    return price_name(op) in PRICES
-
-
 def price_name(op: str) -> str:
     """Return the name under which an operator is priced: `add_` (in place) as `add`, unless it has its own entry."""
     return op if op in PRICES else op.removesuffix("_")
@@ -91,7 +86,9 @@ def build(
 
     wanted = getattr(torch, _TORCH[dtype]) if dtype else None
     module = module.to("meta", wanted).train(training)
-    inputs = tree.tree_map_only(torch.Tensor, lambda value: _moved(value, wanted), inputs)
+    inputs = tree.tree_map_only(
+        torch.Tensor, lambda value: value.to("meta", wanted if value.is_floating_point() else None), inputs
+    )
     weights = dict(module.named_parameters())
     try:
         traced, forward, reached = trace(module, weights, inputs, training)
@@ -100,15 +97,10 @@ def build(
             f"{name}: cannot be traced on shapes alone ({reason(error)}); it must not look at values"
         ) from error
     nodes = [*_nodes(traced, forward), *_accumulated(reached)]
-    unknown = tuple(dict.fromkeys(node.op for node in nodes if not is_known(node.op)))
+    unknown = tuple(dict.fromkeys(node.op for node in nodes if price_name(node.op) not in PRICES))
     size = math.fsum(weight.numel() * weight.element_size() for weight in weights.values())
     parameters = sum(weight.numel() for weight in weights.values())
     return Graph(name, tuple(nodes), parameters, unknown, traced_memory(nodes, size, training))
-
-
-def _moved(value: Any, dtype: Any) -> Any:
-    """Return an input on the meta device; floating-point inputs in `dtype`, if it is not None."""
-    return value.to("meta", dtype) if value.is_floating_point() else value.to("meta")
 
 
 def reason(error: BaseException) -> str:

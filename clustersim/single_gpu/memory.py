@@ -12,7 +12,6 @@ from typing import Annotated
 import numpy as np
 
 from clustersim.config.evidence import Declared
-from clustersim.model.operator import Layer
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest
 from clustersim.parallel.stages import Stage
@@ -41,14 +40,11 @@ def job_memory(job: Job, stage: Stage, training: bool) -> Memory:
     rest = at_rest(job, [stage])._replace(framework=FRAMEWORK)
     if not training:
         logits = job.shard.tokens * job.shard.vocab * job.shard.size
-        return rest._replace(gradients=0.0, optimizer=0.0, activations=max(logits, *map(_largest_saved, stage.layers)))
+        pairs = [pair for layer, _ in stage.layers for pair in pairwise(layer.operators)]  # input and output of one
+        largest = max(logits, *(before.saved + after.saved for before, after in pairs))
+        return rest._replace(gradients=0.0, optimizer=0.0, activations=largest)
     fullest = max(stage.forward_peak, stage.backward_peak, key=sum)
     return rest._replace(activations=fullest.kept, workspace=fullest.temporary)
-
-
-def _largest_saved(run: tuple[Layer, int]) -> float:
-    """Return the largest saved bytes of two adjacent operators of a layer: the input and the output of one operator."""
-    return max((before.saved + after.saved for before, after in pairwise(run[0].operators)), default=0.0)
 
 
 def peak_alive_bytes(nodes: Sequence[OperatorCall]) -> float:
