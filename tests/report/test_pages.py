@@ -22,7 +22,7 @@ from clustersim.pages.published import nearest
 from clustersim.pages.run import SCRIPTS, STYLES, run_data, run_page
 from clustersim.pages.shell import ASSETS, script_json
 from clustersim.parallel.memory import Memory
-from clustersim.report.step_trace import inside
+from clustersim.report.step_trace import pass_parts
 from clustersim.simulation import simulate
 from clustersim.validate.runs import PUBLISHED
 
@@ -43,7 +43,7 @@ def data(result):
 def test_the_kernels_and_flows_of_a_pass_fill_it(result):
     for activity in (one for one in result.plan.activities if one.timing.source):
         source = activity.timing.source
-        parts = list(inside(activity, source, result.work.seconds))
+        parts = list(pass_parts(activity, source, result.work.seconds))
         assert sum(isinstance(part.what, Kernel) for part in parts) == sum(isinstance(i, Kernel) for i in source.items)
         assert math.fsum(part.end - part.start for part in parts) == pytest.approx(activity.idle, rel=1e-9)
         assert all(a.end <= b.start + 1e-12 for a, b in itertools.pairwise(parts))
