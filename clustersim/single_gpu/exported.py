@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +27,23 @@ if TYPE_CHECKING:
 Price = Callable[[str, Sequence[Tensor], Sequence[Tensor]], KernelList]
 
 
+def _table(name: str) -> list[dict[str, str]]:
+    """Return the rows of a file beside this one."""
+    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def _prices() -> dict[str, Price]:
-    """Return {ATen name: function that prices a call}, of `operators.csv`."""
-    with Path(__file__).with_name("operators.csv").open(encoding="utf-8", newline="") as file:
-        return {op: getattr(prices, row["kernels"]) for row in csv.DictReader(file) for op in row["operators"].split()}
+    """Return {ATen name: function that prices a call}, of `operators.csv`: by its rows of `kernels.csv`, or of that name."""
+    rows = defaultdict[str, list[dict[str, str]]](list)
+    for row in _table("kernels.csv"):
+        rows[row["law"]].append(row)
+    laws: dict[str, Price] = {law: partial(prices.tabled, tuple(of)) for law, of in rows.items()}
+    return {
+        op: laws.get(row["kernels"]) or getattr(prices, row["kernels"])
+        for row in _table("operators.csv")
+        for op in row["operators"].split()
+    }
 
 
 PRICES = _prices()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from math import prod
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, cast
 
 from clustersim.config.evidence import Declared
 from clustersim.hardware.constants import BYTES as OF_NUMBERS
@@ -97,33 +97,6 @@ def flash(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kerne
     return (attention(direction, q.dtype, batch, heads, k.shape[1], queries, k.shape[2], dim, causal),)
 
 
-def softmax(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return one kernel that reads and writes every value once."""
-    return (plain("softmax", op.strip("_"), outputs[0], inputs[0].bytes + outputs[0].bytes, 5.0),)
-
-
-def softmax_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the separate product of gradient and output (SoftMax.cu) and the softmax kernel."""
-    out = outputs[0]
-    gradient = plain("softmax", op.strip("_").removesuffix("_data"), out, 3 * out.bytes, 5.0)
-    product = plain("elementwise", "mul", out, 3 * out.bytes, 1.0)
-    return (product, gradient) if op == "_softmax_backward_data" else (gradient,)
-
-
-def norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return one kernel that reads and writes every value once."""
-    return (plain("layernorm", "layernorm", inputs[0], inputs[0].bytes + outputs[0].bytes, 6.0),)
-
-
-def norm_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return PyTorch's two kernels: the gradient of the input, then that of the weights (layer_norm_kernel.cu)."""
-    size = inputs[0].bytes
-    return (
-        plain("layernorm", "layernorm_backward", inputs[0], 3 * size, 8.0),
-        plain("layernorm", "layernorm_weight_backward", inputs[0], 2 * size, 4.0),
-    )
-
-
 def batch_norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return one kernel of batch norm, which reads its input a second time to compute the mean and variance."""
     repeated = math.fsum(tensor.bytes for tensor in inputs if tensor.elements == outputs[0].elements)
@@ -141,6 +114,21 @@ def plain(kind: KernelKind, op: str, over: Tensor, traffic: float, flop: float =
     rows, columns = (prod(over.shape[:-1]), over.shape[-1]) if over.shape else (1, 1)
     dtype = "fp32" if over.dtype in ("int64", "int32", "bool", "tf32") else over.dtype
     return vector(kind, op, dtype, rows, columns, flop, traffic / over.elements)
+
+
+def tabled(rows: Sequence[dict[str, str]], op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return one kernel for each of the `rows` of `kernels.csv`.
+
+    A kernel has the operator's name, unless its row gives one, and moves the bytes of each tensor as often as the row names it.
+    """
+    named = {"first": inputs[:1], "last": inputs[-1:], "out": outputs[:1]}
+
+    def kernel(row: dict[str, str]) -> Kernel:
+        traffic = math.fsum(named[name][0].bytes for name in row["moved"].split())
+        kind = cast(KernelKind, row["kind"])
+        return plain(kind, row["kernel"] or op.strip("_"), named[row["over"]][0], traffic, float(row["flop"]))
+
+    return tuple(kernel(row) for row in rows)
 
 
 def moved_bytes(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
@@ -169,45 +157,14 @@ def memory(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kern
     return (plain("memory", op, over, traffic),)
 
 
-def fill(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return one kernel that writes its output."""
-    return (plain("memory", op, outputs[0], outputs[0].bytes),)
-
-
 def masked_fill(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return two kernels: the copy, and the fill in place."""
     return (*memory("clone", inputs[:1], outputs), *elementwise(op, (outputs[0], *inputs[1:2]), outputs))
 
 
-def gather(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernel that reads as many values as it writes."""
-    return (plain("memory", op, outputs[0], 2 * outputs[0].bytes),)
-
-
 def copy(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return the kernel that overwrites the first input with the last."""
     return memory("copy", inputs[1:] or inputs, outputs)
-
-
-def put(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernel that writes values at some places of a tensor, and moves only these values."""
-    part = inputs[-1]
-    return (plain("memory", "index_put", part, 2 * part.bytes),)
-
-
-def slice_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return two kernels: the cleared whole tensor, and the copy of the part into it."""
-    return (*fill("fill", (), outputs), plain("memory", "copy", inputs[0], 2 * inputs[0].bytes))
-
-
-def embedding(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the lookup kernel, which reads indices and rows and writes rows."""
-    return (plain("memory", op, outputs[0], 2 * outputs[0].bytes + inputs[-1].bytes),)
-
-
-def embedding_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return two kernels: the cleared table, and the scatter that reads rows and reads and writes the table's rows."""
-    return (*fill("fill", (), outputs), plain("memory", "embedding_backward", inputs[0], 3 * inputs[0].bytes))
 
 
 def dropout(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
@@ -220,8 +177,3 @@ def loss(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernel
     """Return the kernel that picks one value per row."""
     targets = inputs[1]
     return (plain("memory", op, targets, targets.bytes + targets.elements * BYTES[inputs[0].dtype]),)
-
-
-def loss_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernel that clears the gradient. The one value per row that is set on top is not counted."""
-    return fill("fill", (), outputs)
