@@ -52,17 +52,16 @@ def distinct(values: NDArray[Number]) -> NDArray[Number]:
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the index of the first row of each distinct kind, and the kind of each row, as numpy.unique does.
+    """Return the index of the first row of each distinct kind, ascending, and the kind of each row.
 
-    One hash (a weighted sum) per row is sorted, and rows with equal hashes are compared: a tenth of numpy's time.
+    One hash (a weighted sum) per row is sorted, and rows with equal hashes are compared: a tenth of the time of numpy.unique.
     """
     weights = np.cumprod(np.full(rows.shape[1], 0x9E3779B97F4A7C15, np.uint64))
     _, first, of = np.unique(rows.view(np.uint64) @ weights, return_index=True, return_inverse=True)
     if not np.array_equal(rows, rows[first[of]]):  # two distinct rows have the same sum
         _, first, of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        return first, of.reshape(-1)
-    order = np.lexsort(rows[first].T[::-1])
-    return first[order], np.argsort(order)[of]
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[of.reshape(-1)]
 
 
 def divide(x: Ints, by: int) -> tuple[Ints, Ints]:

@@ -64,7 +64,7 @@ def moments(schedule: Schedule, every: bool = False) -> Moments:
     unreduced = (begins[rank] <= number[:, np.newaxis]) & (number[:, np.newaxis] <= ends[rank])
     if every:
         return Moments(start, at, forward, kept, unreduced)
-    kinds = np.sort(distinct_rows(np.column_stack([rank, at, forward, kept, unreduced]))[0])
+    kinds = distinct_rows(np.column_stack([rank, at, forward, kept, unreduced]))[0]
     start = np.searchsorted(rank[kinds], np.arange(len(schedule) + 1))
     return Moments(start, at[kinds], forward[kinds], kept[kinds], unreduced[kinds])
 
