@@ -40,14 +40,14 @@ from clustersim.predictors.uncertainty import Bounds
 from clustersim.report.summary import Forecast, fullest
 from clustersim.report.verdicts import band, largest_share, verdict
 from clustersim.schedules import check as schedules
-from clustersim.schedules.action import Schedule
+from clustersim.schedules.action import WEIGHTS
 from clustersim.topology.model import Topology
 
 StagesByPosition = tuple[tuple[Stage, ...], ...]
 """Stages of a job, for each position in the ep group."""
 ROOM = 48 << 20
 """Largest number of bytes that each cache keeps. Sizes were measured on sweeps of GPT-3 over thousands of splits."""
-ACTION, TASK = 100, 290
+ACTION, TASK = 12, 290
 """Bytes of an action of a schedule, and of a task of a script with its share of kernels (measured with FSDP)."""
 PREDICTORS = 8
 """Largest number of cached predictors, each for the node type that used it last."""
@@ -63,7 +63,6 @@ class Written(NamedTuple):
 class KeptSchedule(NamedTuple):
     """A cached schedule, and the scripts of the jobs that use it. They share its rows, so they are dropped together."""
 
-    schedule: Schedule
     rows: tuple[RowEnds, ...]
     """Actions of each pipeline rank."""
     written: Cache
@@ -72,7 +71,7 @@ class KeptSchedule(NamedTuple):
     @property
     def weight(self) -> float:
         """Size in bytes."""
-        return ACTION * sum(map(len, self.schedule)) + self.written.weight
+        return ACTION * sum(len(rank.row) for rank in self.rows) + self.written.weight
 
 
 TIMES = ("name", "predictor", "clocks")
@@ -95,7 +94,7 @@ class Structure:
         return self is other or (isinstance(other, Structure) and self.specs == other.specs)
 
 
-WEIGHTS: Mapping[str, float] = {
+SIZES: Mapping[str, float] = {
     "distinct": 6_000,
     "layers": 30_000,
     "moments": 50_000,
@@ -117,7 +116,7 @@ class Preparation:
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Prepare jobs for `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
         self.cluster, self.fullest = cluster, largest_share(unlikely)
-        self._jobs = {name: Cache(ROOM, weight) for name, weight in WEIGHTS.items()}
+        self._jobs = {name: Cache(ROOM, weight) for name, weight in SIZES.items()}
         self._schedules = Cache(2 * ROOM, lambda kept: kept.weight)
         self._bounds = Cache(ROOM, 10_000)
         self._predictors = Cache(PREDICTORS, 1)
@@ -172,10 +171,10 @@ class Preparation:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 loaded = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
                 written = Cache(ROOM, lambda made: TASK * sum(len(layout.tasks) for layout in layouts(made.scripts)))
-                return KeptSchedule(loaded, row_ends(loaded, job.pipeline), written)
+                return KeptSchedule(row_ends(loaded, job.pipeline), written)
 
         kept = self._schedules.once(rows(job, microbatches), load)
-        if job.sharded and not split.no_sync and any(action.letter == "W" for action in kept.schedule[0]):
+        if job.sharded and not split.no_sync and WEIGHTS in kept.rows[0].row.letter:
             what = f"false reduces behind each whole backward pass, which {split.schedule} cuts in two; write true or zero: 1"
             raise job.error("parallelism.fsdp.no_sync", what)
         return kept
@@ -193,9 +192,11 @@ class Preparation:
         split, paired = job.parallelism, job.pipeline.paired
         enough = schedules.peak_microbatches(split.schedule, split.pp, job.microbatches, split.vpp)
         question = split.schedule, split.pp, enough, split.vpp, paired
-        return self._jobs["moments"].once(
-            question, lambda: moments(memory_order(self.schedule(job, enough).schedule, paired))
-        )
+
+        def computed() -> Moments:
+            return moments(memory_order(tuple(rank.row for rank in self.schedule(job, enough).rows), paired))
+
+        return self._jobs["moments"].once(question, computed)
 
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
         """Raise OutOfMemoryError if a placed job needs more memory than allowed on `gpus`, one per rank (default: the first).

@@ -12,7 +12,7 @@ quickly whether a job fits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, beside, gathered, gradients
 from clustersim.parallel.offload import host_peaks, kept_on_gpu
 from clustersim.parallel.stages import Stage
-from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.action import BACKWARD, FORWARD, WEIGHTS, Action, Row, Schedule
 
 
 class Moments(NamedTuple):
@@ -43,10 +43,10 @@ class Moments(NamedTuple):
 def moments(schedule: Schedule, every: bool = False) -> Moments:
     """Return the moments of a legal schedule at which memory may peak, each once. every: one per action."""
     # columns over all actions, rank after rank
-    rank = np.repeat(np.arange(len(schedule)), [len(row) for row in schedule])
-    stages_run, letters_run, _ = zip(*chain.from_iterable(schedule), strict=True)
-    stage, letters = np.array(stages_run), np.frombuffer("".join(letters_run).encode(), "S1")
-    forward, backward, number = letters == b"F", (letters == b"B") | (letters == b"W"), np.arange(len(rank))
+    rows = list(map(Row.of, schedule))
+    rank = np.repeat(np.arange(len(rows)), [*map(len, rows)])
+    stage, letter = (np.concatenate([getattr(row, name) for row in rows]) for name in ("stage", "letter"))
+    forward, backward, number = letter == FORWARD, (letter == BACKWARD) | (letter == WEIGHTS), np.arange(len(rank))
     stages = stage.max(initial=-1) + 1
     place = offsets(np.bincount(rank * stages + stage, minlength=len(schedule) * stages) > 0)
     at = place[rank * stages + stage] - place[rank * stages]
@@ -84,7 +84,7 @@ class RankMemory(NamedTuple):
     """All gradients (moments,)."""
     gathered: Floats
     """Sharded parameters that are gathered (moments,)."""
-    row: tuple[Action, ...] = ()
+    row: Sequence[Action] = ()
     """Actions, if there is a moment for each."""
     host: float = 0.0
     """Peak bytes of host memory for offloaded data."""

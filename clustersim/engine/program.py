@@ -24,7 +24,7 @@ from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, turns
 from clustersim.engine.traffic import Variant
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, OperatorStep, Steps
-from clustersim.schedules.action import Action
+from clustersim.schedules.action import LETTERS, Action, Row
 
 COMPUTE = "compute"
 UPDATE = ("norm", "optimizer")
@@ -210,34 +210,40 @@ class Layout:
         return tuple(dict.fromkeys([item.group for item in once_each(items, Collective)]))
 
 
-def special_actions(row: Sequence[Action], own: Sequence[int], passes: Iterable[Pass]) -> set[Action]:
-    """Return the actions that run the special variants of `passes`: of forward passes the first action, of others the last.
-
-    row: actions of a rank. own: its global stages, by chunk.
-    """
-    found = set()
-    for letter, chunk in passes:
-        order = row if letter == "F" else reversed(row)
-        found.add(next(action for action in order if action.letter == letter and action.stage == own[chunk]))
-    return found
-
-
 class Program(NamedTuple):
     """Passes of the ranks of one role, such as a pipeline rank."""
 
     layout: Layout
-    row: tuple[Action, ...]
+    row: Sequence[Action]
     """Actions in order."""
     own: tuple[int, ...]
     """Global stages of the rank, by chunk."""
 
+    def order(self) -> tuple[Ints, Ints]:
+        """Return the template of every pass, by its place in the layout, and its microbatch (-1 outside the actions).
+
+        A special template replaces the usual one of the first action of a forward pass, and of the last action of others.
+        """
+        layout, own, row = self.layout, self.own, Row.of(self.row)
+        number = {key: place for place, key in enumerate(layout.templates)}
+        codes = {(x, c): stage * len(LETTERS) + i for c, stage in enumerate(own) for i, x in enumerate(LETTERS)}
+        if layout.pairing:
+            parts = turns(self.row, own, layout.pairing)
+            row, found = Row.of([action for _, action in parts]), np.array([number["steps", key] for key, _ in parts])
+        else:
+            template = np.empty(1 + max(codes.values()), np.int64)
+            for one in codes.keys() & layout.steps.keys():
+                template[codes[one]] = number["steps", one]
+            found = template[row.code]
+        for letter, chunk in layout.special:
+            places = np.flatnonzero(row.code == codes[letter, chunk])
+            found[places[0 if letter == "F" else -1]] = number["special", (letter, chunk)]
+        return np.concatenate(([0], found, [len(number) - 1])), np.concatenate(([-1], row.microbatch, [-1]))
+
     def passes(self) -> Iterator[tuple[TemplateKey, int]]:
-        """Yield every pass: the key of its template, and the microbatch (-1 outside the actions)."""
-        yield ("begin", None), -1
-        once = special_actions(self.row, self.own, self.layout.special)
-        for key, action in turns(self.row, self.own, self.layout.pairing):
-            yield ("special", key[:2]) if action in once else ("steps", key), action.microbatch
-        yield ("finish", None), -1
+        """Yield the key of the template and the microbatch of every pass, as in `order`."""
+        keys, (templates, microbatches) = list(self.layout.templates), self.order()
+        yield from zip(map(keys.__getitem__, templates.tolist()), microbatches.tolist(), strict=True)
 
     def stage(self, chunk: int) -> int:
         """Return the global stage of a chunk; -1 for none."""

@@ -36,7 +36,7 @@ from clustersim.engine.sharded import SHARED, ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
-from clustersim.model.operator import Awaited, Collective, Started, Steps
+from clustersim.model.operator import Awaited, Collective, OperatorStep, Started, Steps
 from clustersim.parallel import offload
 from clustersim.parallel.deepspeed import persistent
 from clustersim.parallel.fsdp import block_by_block, by_buckets
@@ -54,14 +54,12 @@ from clustersim.parallel.optimizer import (
     weight_bytes,
 )
 from clustersim.parallel.stages import Stage
-from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.action import LETTERS, Row, Schedule
 from clustersim.schedules.pipeline import Pipeline
 
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
 EXCHANGE = "ep"
 """Group of the exchange of rows with experts on other ranks."""
-
-_PASS = itemgetter(Action._fields.index("letter"), Action._fields.index("stage"))
 
 Neighbours = tuple[int, int, bool, bool]
 """How far the stages before and after one are, whether its chunk is reversed, and whether it ends the model."""
@@ -73,17 +71,18 @@ DRAIN = Task(HOST, SYNCHRONISE)
 
 def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
     """Return the row of every pipeline rank with its stages."""
-    found = []
-    for rank, row in enumerate(schedule):
-        own = pipeline.rank_stages(rank)
-        found.append(RowEnds(row, own, _passes(row, own), _passes(reversed(row), own)[::-1]))
-    return tuple(found)
-
-
-def _passes(row: Iterable[Action], own: Sequence[int]) -> tuple[Pass, ...]:
-    """Return the passes of a row in the order of their first actions. own: global stages of the rank, by chunk."""
-    letters, stages = zip(*dict.fromkeys(map(_PASS, row)), strict=True)
-    return tuple(zip(letters, map(own.index, stages), strict=True))
+    rows, own = list(map(Row.of, schedule)), [pipeline.rank_stages(rank) for rank in range(len(schedule))]
+    code, number = np.concatenate([row.code for row in rows]), np.arange(sum(map(len, rows)))
+    first, last = np.full((2, code.max(initial=-1) + 1), -1)
+    last[code], first[code[::-1]] = number, number[::-1]  # of the actions of one pass, the last that is written stays
+    rank = np.arange(len(rows)).repeat([*map(len, rows)])
+    ends: tuple[list[list[Pass]], ...] = ([[] for _ in rows], [[] for _ in rows])
+    for passes, places in zip(ends, (first, last), strict=True):
+        order = np.sort(places[places >= 0])
+        stages, letters = np.divmod(code[order], len(LETTERS))
+        for of, stage, letter in zip(rank[order].tolist(), stages.tolist(), letters.tolist(), strict=True):
+            passes[of].append((LETTERS[letter], own[of].index(stage)))
+    return tuple(map(RowEnds, rows, own, *(map(tuple, passes) for passes in ends)))
 
 
 def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Program, ...]:
@@ -129,22 +128,19 @@ def layouts(written: Iterable[Program]) -> list[Layout]:
 
 def kernels(written: Sequence[Program]) -> list[Kernel]:
     """Return the distinct kernels of all scripts, in order of appearance."""
-    # equal stages share one object
-    items = {id(task.items): task.items for one in layouts(written) for task in one.tasks}.values()
-    return list(dict.fromkeys(once_each(chain.from_iterable(items), Kernel)))
+    return list(dict.fromkeys(once_each(_steps(written), Kernel)))
 
 
 def collectives(written: Sequence[Program]) -> list[Collective]:
     """Return the distinct collectives and messages of all scripts, in order of appearance."""
-    found: dict[Collective, None] = {}
-    seen: dict[int, Steps] = {}  # equal stages share one object
-    for task in chain.from_iterable([one.tasks for one in layouts(written)]):
-        if task.collective is not None:
-            found[task.collective] = None
-        elif id(task.items) not in seen:
-            seen[id(task.items)] = task.items
-            found |= dict.fromkeys(once_each(task.items, Collective))
-    return list(found)
+    return list(dict.fromkeys(once_each(_steps(written), Collective)))
+
+
+def _steps(written: Sequence[Program]) -> Iterable[OperatorStep]:
+    """Return the steps of all tasks in order of appearance; equal stages share one object, whose steps are returned once."""
+    tasks = chain.from_iterable([one.tasks for one in layouts(written)])
+    items = [task.items if task.collective is None else (task.collective,) for task in tasks]
+    return chain.from_iterable(dict(zip(map(id, items), items, strict=True)).values())
 
 
 def _exchanges(items: Steps) -> list[int]:
@@ -171,7 +167,7 @@ class WrittenPasses:
 class RowEnds(NamedTuple):
     """The row of a rank, and the order in which its passes begin and end."""
 
-    row: tuple[Action, ...]
+    row: Row
     """Actions of the rank in order."""
     own: tuple[int, ...]
     """Global stages of the rank, by chunk."""
@@ -209,7 +205,7 @@ class _Writer:
         return self.written.stages[self.ends.own[chunk]]
 
     def once(self) -> list[Pass]:
-        """Return the passes with special lines, such as reductions or gathers, for the action that `special_actions` returns."""
+        """Return the passes with special lines, such as reductions or gathers, for the action that `Program.order` names."""
         split, ends = self.job.parallelism, self.ends
         if self.job.sharded:
             gathers = not split.reshard_after_forward and split.pp > 1  # for all microbatches

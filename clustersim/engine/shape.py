@@ -32,9 +32,7 @@ from clustersim.engine.program import (
     Layout,
     OwnTask,
     PassMessage,
-    Program,
     Task,
-    special_actions,
 )
 from clustersim.errors import DeadlockError
 
@@ -285,8 +283,8 @@ def shape(plan: Plan) -> Shape:
         return found
 
     cells = np.array([plan.groups[name] for name in names.groups], np.int64).reshape(-1, len(ranks))
-    orders = [_order(program) for program in programs]
-    microbatch = np.array([*chain.from_iterable([one for _, one in orders])], np.int64)
+    orders = [program.order() for program in programs]
+    microbatch = np.concatenate([one for _, one in orders])
     each = 2 + int(microbatch.max())
     """Messages of each pair and stage: one per microbatch, and one outside the passes of microbatches."""
     sending, receiving = np.flatnonzero(gives >= 0), np.flatnonzero(receives >= 0)
@@ -305,7 +303,7 @@ def shape(plan: Plan) -> Shape:
     templates = [places for one in layouts for places in one.templates.values()]
     bounds = np.array([(places.start, places.stop) for places in templates], np.int64)
     first_template = offsets(np.array([len(one.templates) for one in layouts], np.int64))[of_role]
-    template = np.array([*chain.from_iterable([one for one, _ in orders])]) + first_template.repeat(lengths(role_pass))
+    template = np.concatenate([one for one, _ in orders]) + first_template.repeat(lengths(role_pass))
     starts, stops = bounds[template].T
     first_of_rank = rank_task[:-1].repeat(lengths(rank_pass))
     pass_task, pass_end = (one[passes] + first_of_rank for one in (starts, stops))
@@ -377,21 +375,6 @@ def _op(task: Task) -> int:
     if task.stream == HOST:
         return DRAIN if task.kind == SYNCHRONISE else BUSY
     return LAUNCH
-
-
-def _order(program: Program) -> tuple[list[int], list[int]]:
-    """Return the template of each pass of a rank, by its place in its layout, and its microbatch."""
-    number = {key: place for place, key in enumerate(program.layout.templates)}
-    if program.layout.pairing:
-        passes = list(program.passes())
-        return [number[key] for key, _ in passes], [one for _, one in passes]
-    own = program.own
-    steps = {(own[key[1]], key[0]): place for (part, key), place in number.items() if part == "steps"}
-    stages, letters, microbatches = zip(*program.row, strict=True) if program.row else ((), (), ())
-    row = [0, *map(steps.__getitem__, zip(stages, letters, strict=True)), len(number) - 1]
-    for action in special_actions(program.row, own, program.layout.special):
-        row[1 + program.row.index(action)] = number["special", (action.letter, own.index(action.stage))]
-    return row, [-1, *microbatches, -1]
 
 
 def _with_meetings(draft: Shape, group_size: Ints) -> Shape:

@@ -6,14 +6,20 @@ Letters: F forward, B full backward, I gradients of inputs only, W gradients of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
-from typing import Literal, NamedTuple, Protocol
+from operator import index
+from typing import Any, Literal, NamedTuple, Protocol
 
-from clustersim.errors import InputError
+import numpy as np
+
+from clustersim.arrays import Ints
+from clustersim.errors import InputError, SimulationError, shown
 
 Letter = Literal["F", "B", "I", "W"]
+LETTERS = "FBIW"
+FORWARD, BACKWARD, INPUTS, WEIGHTS = range(4)
+"""Indices of the letters in `LETTERS`."""
 
 
 class Action(NamedTuple):
@@ -32,7 +38,62 @@ class Action(NamedTuple):
 
 _new_action = partial(tuple.__new__, Action)
 """`Action._make` for one (stage, letter, microbatch), without the cost of a Python call."""
-Schedule = tuple[tuple[Action, ...], ...]
+
+
+class Row(Sequence[Action]):
+    """Actions of one pipeline rank in run order, stored as columns of integers, so that long rows take no object per action.
+
+    >>> row = Row(np.array([[2, 2], [FORWARD, BACKWARD], [0, 0]]))
+    >>> [str(action) for action in row], row.letter
+    (['2F0', '2B0'], array([0, 1]))
+    """
+
+    __slots__ = ("letter", "microbatch", "stage")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, columns: Iterable[Ints]) -> None:
+        """columns: stage, index of the letter in `LETTERS`, and microbatch of each action (3, actions)."""
+        self.stage, self.letter, self.microbatch = columns
+
+    @classmethod
+    def of(cls, actions: Iterable[Action]) -> Row:
+        """Return the row of some actions, which may be a row already. Raises SimulationError for an unknown letter."""
+        if isinstance(actions, Row):
+            return actions
+        rows = [(index(stage), _number(letter), index(microbatch)) for stage, letter, microbatch in actions]
+        return cls(np.array(rows, np.int32).reshape(-1, 3).T)
+
+    @property
+    def code(self) -> Ints:
+        """Number of the stage and letter of each action: `len(LETTERS)` times the stage, plus the index of the letter."""
+        found: Ints = self.stage * len(LETTERS) + self.letter
+        return found
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def __iter__(self) -> Iterator[Action]:
+        letters = map(LETTERS.__getitem__, self.letter.tolist())
+        return map(_new_action, zip(self.stage.tolist(), letters, self.microbatch.tolist(), strict=True))
+
+    def __getitem__(self, place: Any) -> Any:
+        """Return an action, or the actions of a slice as a tuple."""
+        columns = self.stage[place], self.letter[place], self.microbatch[place]
+        if isinstance(place, slice):
+            return tuple(Row(columns))
+        return Action(int(columns[0]), LETTERS[columns[1]], int(columns[2]))  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+
+def _number(letter: str) -> int:
+    if letter not in set(LETTERS):
+        raise SimulationError(f"{shown(letter)} is not the letter of an action; write F, B, I or W")
+    return LETTERS.index(letter)
+
+
+Schedule = tuple[Sequence[Action], ...]
 """Row of actions of each pipeline rank, in run order."""
 
 
@@ -46,20 +107,6 @@ class ScheduleKind(Protocol):
         letter, microbatch). Raises InputError for unsupported sizes.
         """
         ...
-
-
-def run(stage: int, letter: Letter, microbatches: Iterable[int]) -> list[Action]:
-    """Return the actions of one letter on one stage, one per microbatch, in the order of `microbatches`.
-
-    >>> [str(action) for action in run(2, "F", range(3))]
-    ['2F0', '2F1', '2F2']
-    """
-    return list(map(_new_action, zip(repeat(stage), repeat(letter), microbatches)))
-
-
-def actions(stages: Iterable[int], letter: Letter, microbatches: Iterable[int]) -> list[Action]:
-    """Return the action of one letter for each i: on the i-th stage, for the i-th microbatch."""
-    return list(map(_new_action, zip(stages, repeat(letter), microbatches)))
 
 
 def one_chunk(schedule: str, chunks: int) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import islice
-from operator import index
 from typing import Any, cast
 
 from clustersim import plugins
 from clustersim.errors import InputError, SimulationError, shown
-from clustersim.schedules.action import Action, Schedule, ScheduleKind
+from clustersim.schedules.action import Action, Row, Schedule, ScheduleKind
 from clustersim.schedules.pipeline import Pipeline, action_units
 from clustersim.schedules.timing import time_actions
 
@@ -35,9 +34,10 @@ def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule
     with plugins.blaming(ROOM, name):
         schedule = build(stages, microbatches, chunks, *group(name))
         if plugins.outside(ROOM, name):
-            schedule = _actions(schedule, 4 * microbatches * chunks)
+            most = 4 * microbatches * chunks  # no legal row has more
+            schedule = tuple([Row.of(islice(row, most)) for row in schedule])
             check(schedule, Pipeline(stages, chunks), microbatches)
-    return schedule
+    return tuple(map(Row.of, schedule))
 
 
 def group(name: str) -> tuple[int, ...]:
@@ -91,17 +91,6 @@ def _module_function(name: str, function: str) -> Callable[..., Any] | None:
     return cast("Callable[..., Any] | None", plugins.load(ROOM, name, "__dict__").get(function))
 
 
-def _actions(rows: Iterable[Iterable[Action]], max_actions: int) -> Schedule:
-    """Return a plugin's schedule as rows of actions, each cut after `max_actions` actions, which no legal row exceeds."""
-    return tuple(tuple(_action(*action) for action in islice(row, max_actions)) for row in rows)
-
-
-def _action(stage: int, letter: str, microbatch: int) -> Action:
-    if letter not in ("F", "B", "I", "W"):
-        raise SimulationError(f"{shown(letter)} is not the letter of an action; write F, B, I or W")
-    return Action(index(stage), letter, index(microbatch))  # type: ignore[arg-type]
-
-
 def check(schedule: Schedule, pipeline: Pipeline, microbatches: int) -> None:
     """Raise SimulationError unless every rank runs each of its actions once and the schedule has no deadlock.
 
@@ -117,7 +106,7 @@ def check(schedule: Schedule, pipeline: Pipeline, microbatches: int) -> None:
     time_actions(schedule, pipeline)
 
 
-def _check_row(row: tuple[Action, ...], rank: int, pipeline: Pipeline, microbatches: int) -> None:
+def _check_row(row: Sequence[Action], rank: int, pipeline: Pipeline, microbatches: int) -> None:
     """Raise SimulationError unless a rank runs each of its passes once, on its stages and within the microbatches."""
     stages = pipeline.rank_stages(rank)
     work: dict[tuple[int, int], str] = {}

@@ -52,21 +52,19 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 
     A forward pass takes one unit of time, a backward pass two; transfers are free. Raises InputError for unsupported sizes.
     """
-    schedule = load(name, stages, microbatches, chunks)
-    layout = pipeline(name, stages, chunks)
-    makespan, work = _units(schedule, layout)
+    schedule, facts = load(name, stages, microbatches, chunks), schedule_facts(name, stages, microbatches, chunks)
+    makespan, bubble = facts["makespan_units"], facts["bubble_units"]
     parts = plural(stages, "stage", "stages") + (f" of {chunks} chunks" if chunks > 1 else "")
     parts += f", {plural(microbatches, 'microbatch', 'microbatches')}"
-    in_memory = ", ".join(str(in_flight(row, layout.paired)) for row in schedule)
     return "\n".join(
         (
             f"{name}: {parts}",
             "",
-            draw(schedule, layout),
+            draw(schedule, pipeline(name, stages, chunks)),
             "",
             LEGEND,
-            f"bubble: {makespan - work:g} of {makespan:g} units ({(makespan - work) / makespan:.1%})",
-            f"microbatches in flight, by rank: {in_memory}",
+            f"bubble: {bubble:g} of {makespan:g} units ({bubble / makespan:.1%})",
+            f"microbatches in flight, by rank: {', '.join(map(str, facts['in_flight_by_rank']))}",
             "",
             rows(schedule),
         )
@@ -80,7 +78,8 @@ def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -
     """
     schedule = load(name, stages, microbatches, chunks)
     layout = pipeline(name, stages, chunks)
-    makespan, work = _units(schedule, layout)
+    makespan = max(row[-1].end for row in time_actions(schedule, layout))
+    work = max(math.fsum(UNIT[action.letter] for action in row) for row in schedule)
     return {
         "name": name,
         "stages": stages,
@@ -91,10 +90,3 @@ def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -
         "in_flight_by_rank": [in_flight(row, layout.paired) for row in schedule],
         "actions_by_rank": [[str(action) for action in row] for row in schedule],
     }
-
-
-def _units(schedule: Schedule, layout: Pipeline) -> tuple[float, float]:
-    """Return (length of the schedule, busy time of its busiest rank) in units of a forward pass."""
-    timeline = time_actions(schedule, layout)
-    makespan = max(row[-1].end for row in timeline)
-    return makespan, max(math.fsum(UNIT[action.letter] for action in row) for row in schedule)

@@ -61,7 +61,7 @@ def repeated(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
     )
 
 
-def _pulled(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
+def _pulled(first: Sequence[Sequence[int]], microbatches: int) -> tuple[tuple[Action, ...], ...]:
     """Return the schedule of `repeated`, computed pass by pass for all microbatches."""
     layout = pipeline(len(first))
     rows = [_filled(layout.rank_stages(rank), starts, microbatches) for rank, starts in enumerate(first)]

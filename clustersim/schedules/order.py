@@ -1,53 +1,53 @@
-"""The order of a rank with several model chunks: a group of microbatches on one chunk, then on the next."""
+"""Rows of schedules whose passes of one letter follow a fixed order, so that the letters of a row determine its actions."""
 
 from __future__ import annotations
 
-from clustersim.errors import InputError
-from clustersim.schedules.action import Action, Letter, actions
+import numpy as np
+
+from clustersim.arrays import Ints
+from clustersim.schedules.action import BACKWARD, FORWARD, INPUTS, WEIGHTS, Row, Schedule
 
 
-def require_full_rounds(schedule: str, stages: int, microbatches: int) -> None:
-    """Raise InputError unless `microbatches` is a multiple of `stages`. schedule: name for the message."""
-    if microbatches % stages:
-        close = max(round(microbatches / stages), 1) * stages
-        raise InputError(
-            f"{schedule}: {microbatches} microbatches are not a multiple of {stages} pipeline stages; use, say, {close}"
-        )
+def in_rounds(letters: Ints, microbatches: int, chunks: int = 1, group: int | None = None) -> Schedule:
+    """Return the rows of all ranks from the letters of their actions (ranks, actions), as indices into `LETTERS`.
 
-
-def forwards(rank: int, stages: int, microbatches: int, chunks: int, group: int | None = None) -> list[Action]:
-    """Return the forward passes of a rank in Megatron-LM's order, chunk 0 first, in rounds of `group` microbatches (None:
-    `stages`)."""
-    return _rounds("F", rank, stages, microbatches, range(chunks), group or stages)
-
-
-def backwards(
-    rank: int, stages: int, microbatches: int, chunks: int, letter: Letter, group: int | None = None
-) -> list[Action]:
-    """Return the passes of letter B, I or W of a rank in Megatron-LM's order, the last chunk first. group: as in `forwards`."""
-    return _rounds(letter, rank, stages, microbatches, range(chunks)[::-1], group or stages)
-
-
-def _rounds(letter: Letter, rank: int, stages: int, microbatches: int, chunks: range, group: int) -> list[Action]:
-    """Return the actions of a letter: each group of microbatches on one chunk after the other. The last group may be smaller."""
-    starts = range(0, microbatches, group)
-    rounds = [range(start, min(start + group, microbatches)) for start in starts]
-    stage_of_action = [chunk * stages + rank for part in rounds for chunk in chunks for _ in part]
-    return actions(stage_of_action, letter, [microbatch for part in rounds for _ in chunks for microbatch in part])
-
-
-def split_row(rank: int, stages: int, microbatches: int, chunks: int, warmup: int, deferred: int) -> tuple[Action, ...]:
-    """Return the actions of a rank that begins with `warmup` forward passes and splits its backward passes.
-
-    deferred: number of weight gradients by which these lag behind input gradients; they fill the bubbles at the end.
+    Passes of one letter are in Megatron-LM's order: a round of `group` microbatches (None: the number of ranks) on one chunk
+    after the other, then the next round; the last round may have fewer. Forward passes begin with chunk 0, all others with the
+    last chunk.
     """
-    total = microbatches * chunks
-    warmup = min(total, warmup)
-    forward = forwards(rank, stages, microbatches, chunks)
-    inputs = backwards(rank, stages, microbatches, chunks, "I")
-    weights = backwards(rank, stages, microbatches, chunks, "W")
-    row = forward[:warmup]
-    for k in range(total):
-        row += (*forward[warmup + k : warmup + k + 1], inputs[k])
-        row += weights[k - deferred : k - deferred + 1] if k >= deferred else []
-    return (*row, *weights[max(total - deferred, 0) :])
+    ranks, size, number = len(letters), group or len(letters), np.arange(microbatches * chunks)
+    first = number // (size * chunks) * size  # microbatch of each round
+    chunk, place = np.divmod(number - first * chunks, np.minimum(size, microbatches - first))
+    which = np.empty_like(letters)
+    for letter in (FORWARD, BACKWARD, INPUTS, WEIGHTS):
+        own = letters == letter
+        which[own] = own.cumsum(axis=1)[own] - 1
+    forward = letters == FORWARD
+    stage = np.where(forward, chunk[which], chunks - 1 - chunk[which]) * ranks + np.arange(ranks)[:, np.newaxis]
+    columns = np.stack([stage, letters, (first + place)[which]], axis=1, dtype=np.int32)
+    return tuple(map(Row, columns))
+
+
+def one_forward_one_backward(warmup: Ints, total: int) -> Ints:
+    """Return the letters of each rank (ranks, 2·total) that alternates forward and backward passes.
+
+    warmup: forward passes of each rank before the first backward pass, at most `total`, the number of its forward passes.
+    """
+    place = np.arange(2 * total) - warmup[:, np.newaxis]
+    alternating = (place % 2 == 0) & (place < 2 * (total - warmup)[:, np.newaxis])
+    return np.where((place < 0) | alternating, FORWARD, BACKWARD)
+
+
+def split_rows(microbatches: int, warmup: Ints, deferred: Ints, chunks: int = 1) -> Schedule:
+    """Return the rows of ranks that begin with `warmup` forward passes each, and split their backward passes.
+
+    deferred: number of weight gradients of each rank by which these lag behind input gradients; they fill the bubbles at the end.
+    """
+    total, warmup, deferred = microbatches * chunks, warmup[:, np.newaxis], deferred[:, np.newaxis]
+    number, ranks = np.arange(total), len(warmup)
+    # each input gradient may have a forward pass before it, and weight gradients after it
+    steady = np.broadcast_arrays(number < total - warmup, True, number >= deferred)
+    present = np.concatenate([number < warmup, np.stack(steady, axis=2).reshape(ranks, -1), number < deferred], axis=1)
+    each = [[FORWARD] * total, [FORWARD, INPUTS, WEIGHTS] * total, [WEIGHTS] * total]
+    letters = np.broadcast_to(np.concatenate(each), present.shape)[present].reshape(ranks, -1)
+    return in_rounds(letters, microbatches, chunks)

@@ -28,7 +28,6 @@ from clustersim.engine.program import (
     Program,
     Task,
     Wait,
-    special_actions,
 )
 from clustersim.engine.times import LoopJob, Tasks, loop_times
 from clustersim.schedules.action import Action
@@ -52,8 +51,8 @@ class PlainProgram(NamedTuple):
     def passes(self) -> Iterator[tuple[tuple[PlainTask, ...], int]]:
         """Yield the tasks of every pass and its microbatch."""
         yield self.begin, -1
-        own = self.own()
-        once = special_actions(self.row, own, [(letter, own.index(stage)) for letter, stage in self.special])
+        orders = [(key, self.row if key[0] == "F" else self.row[::-1]) for key in self.special]
+        once = [next(one for one in order if (one.letter, one.stage) == key) for key, order in orders]
         for action in self.row:
             of = self.special if action in once else self.steps
             yield of[action.letter, action.stage], action.microbatch

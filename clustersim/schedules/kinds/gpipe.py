@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from clustersim.schedules.action import Schedule, one_chunk, run
+import numpy as np
+
+from clustersim.schedules.action import BACKWARD, FORWARD, Row, Schedule, one_chunk
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -11,5 +13,6 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     Bubble: (p-1)/(m+p-1) of the step if stages are equal. Each rank keeps all m microbatches. Raises InputError if `chunks` > 1.
     """
     one_chunk("gpipe", chunks)
-    every = range(microbatches)
-    return tuple((*run(rank, "F", every), *run(rank, "B", reversed(every))) for rank in range(stages))
+    every = np.arange(microbatches, dtype=np.int32)
+    letter, microbatch = np.repeat([FORWARD, BACKWARD], microbatches), np.concatenate([every, every[::-1]])
+    return tuple(Row(np.stack([np.full_like(letter, rank), letter, microbatch])) for rank in range(stages))

@@ -7,9 +7,11 @@ number, groups have as many microbatches as the pipeline has ranks.
 
 from __future__ import annotations
 
+import numpy as np
+
 from clustersim.errors import InputError
-from clustersim.schedules.action import Action, Schedule
-from clustersim.schedules.order import backwards, forwards
+from clustersim.schedules.action import Schedule
+from clustersim.schedules.order import in_rounds, one_forward_one_backward
 
 
 def build(stages: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
@@ -21,7 +23,9 @@ def build(stages: int, microbatches: int, chunks: int = 2, group: int | None = N
     if chunks < 2:
         raise InputError("interleaved needs 2 or more model chunks per rank; set vpp to 2 or more, or use 1f1b")
     sizes(stages, microbatches, chunks, group)
-    return tuple(_row(rank, stages, microbatches, chunks, group or stages) for rank in range(stages))
+    total, size = microbatches * chunks, group or stages
+    warmup = np.minimum(2 * np.arange(stages)[::-1] + (chunks - 1) * size, total)
+    return in_rounds(one_forward_one_backward(warmup, total), microbatches, chunks, size)
 
 
 def sizes(stages: int, microbatches: int, chunks: int = 2, group: int | None = None) -> None:
@@ -50,12 +54,3 @@ def sizes(stages: int, microbatches: int, chunks: int = 2, group: int | None = N
 def peak_microbatches(stages: int, chunks: int = 2, group: int | None = None) -> int:
     """Return a number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return 3 * (group or stages)
-
-
-def _row(rank: int, stages: int, microbatches: int, chunks: int, group: int) -> tuple[Action, ...]:
-    total = microbatches * chunks
-    warmup = min(total, 2 * (stages - 1 - rank) + (chunks - 1) * group)
-    forward = forwards(rank, stages, microbatches, chunks, group)
-    backward = backwards(rank, stages, microbatches, chunks, "B", group)
-    steady = [action for pair in zip(forward[warmup:], backward, strict=False) for action in pair]
-    return (*forward[:warmup], *steady, *backward[total - warmup :])

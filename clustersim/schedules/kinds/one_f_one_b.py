@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import chain
+import numpy as np
 
-from clustersim.schedules.action import Action, Schedule, one_chunk, run
+from clustersim.schedules.action import Schedule, one_chunk
+from clustersim.schedules.order import in_rounds, one_forward_one_backward
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -14,15 +15,10 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     et al. 2021, section 2.2.1). Raises InputError unless `chunks` is 1.
     """
     one_chunk("1f1b", chunks)
-    return tuple([_row(rank, min(stages - 1 - rank, microbatches), microbatches) for rank in range(stages)])
+    warmup = np.minimum(np.arange(stages)[::-1], microbatches)
+    return in_rounds(one_forward_one_backward(warmup, microbatches), microbatches)
 
 
 def peak_microbatches(stages: int, chunks: int = 1) -> int:
     """Return a number of microbatches at which every rank reaches its peak memory; more do not raise it."""
     return stages + 1
-
-
-def _row(stage: int, warmup: int, microbatches: int) -> tuple[Action, ...]:
-    forward, backward = run(stage, "F", range(microbatches)), run(stage, "B", range(microbatches))
-    steady = chain.from_iterable(zip(forward[warmup:], backward, strict=False))
-    return (*forward[:warmup], *steady, *backward[microbatches - warmup :])

@@ -3,8 +3,10 @@ bottom)."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from clustersim.schedules.action import Schedule, one_chunk
-from clustersim.schedules.order import split_row
+from clustersim.schedules.order import split_rows
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -15,8 +17,8 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     gradients makes each wait for the last (section 4 defers it). Raises InputError unless `chunks` is 1.
     """
     one_chunk("zb_h2", chunks)
-    each = range(stages)
-    return tuple(split_row(rank, stages, microbatches, 1, 2 * (stages - 1 - rank), deferred=2 * rank) for rank in each)
+    rank = np.arange(stages)
+    return split_rows(microbatches, 2 * rank[::-1], 2 * rank)
 
 
 def peak_microbatches(stages: int, chunks: int = 1) -> int:

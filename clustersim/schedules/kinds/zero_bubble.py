@@ -5,8 +5,11 @@ With several model chunks it is PyTorch's ScheduleInterleavedZeroBubble, with th
 
 from __future__ import annotations
 
+import numpy as np
+
+from clustersim.errors import InputError
 from clustersim.schedules.action import Schedule
-from clustersim.schedules.order import require_full_rounds, split_row
+from clustersim.schedules.order import split_rows
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -17,17 +20,16 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     chunks if `microbatches` is not a multiple of `stages`.
     """
     sizes(stages, microbatches, chunks)
-    first = (chunks - 1) * stages
-    return tuple(
-        split_row(rank, stages, microbatches, chunks, first + stages - 1 - rank, deferred=rank)
-        for rank in range(stages)
-    )
+    rank = np.arange(stages)
+    return split_rows(microbatches, (chunks - 1) * stages + rank[::-1], rank, chunks)
 
 
 def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
     """Raise InputError for several chunks if `microbatches` is not a multiple of `stages`."""
-    if chunks > 1:
-        require_full_rounds("zero_bubble", stages, microbatches)
+    if chunks > 1 and microbatches % stages:
+        close = max(round(microbatches / stages), 1) * stages
+        why = f"{microbatches} microbatches are not a multiple of {stages} pipeline stages; use, say, {close}"
+        raise InputError(f"zero_bubble: {why}")
 
 
 def peak_microbatches(stages: int, chunks: int = 1) -> int:
