@@ -93,6 +93,11 @@ class Plan(NamedTuple):
     hosts: tuple[Launcher, ...] = ()
     """Launchers of the kernels by node type."""
 
+    @property
+    def begins(self) -> Ints:
+        """First task of each rank cell, and the number of all tasks."""
+        return task_begins(self.programs, self.role)
+
     def group(self, cell: int, family: str, side: str = "") -> int:
         """Return the group cell of a rank cell; side: `send` or `receive` for messages."""
         return int(self.groups[f"{family}/{side}" if side else family][cell])
@@ -111,8 +116,7 @@ class Plan(NamedTuple):
         often = [Counter([key for key, _ in program.passes()]) for program in self.programs]
         sums: dict[tuple[int, bytes], dict[Collective, float]] = {}
         total: dict[tuple[Variant, int], float] = {}
-        begins = task_begins(self.programs, self.role).tolist()
-        for cell, (role, begin) in enumerate(zip(self.role.tolist(), begins, strict=False)):
+        for cell, (role, begin) in enumerate(zip(self.role.tolist(), self.begins.tolist(), strict=False)):
             layout = self.programs[role].layout
             does = self.does[begin : begin + len(layout.tasks)]
             if (key := (role, does.tobytes())) not in sums:

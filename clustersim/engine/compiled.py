@@ -115,7 +115,7 @@ class CompiledLoop:
 
 
 TASKS = "op stream free gives event wait what which first but"
-PASSES = "pass_task pass_end microbatch event_meeting meeting_size meeting_slot task_rank"
+PASSES = "pass_task pass_end microbatch"
 LONG = "rank_pass pass_event pass_wait launched"
 
 
@@ -129,6 +129,8 @@ def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
     sizes = [len(shape.streams), shape.messages, bool(losses), first_event]
     return (
         *of(f"{TASKS} {PASSES}", shape, np.int32),
+        *of("event size slot", shape.meetings, np.int32),
+        *of("task_rank", shape, np.int32),
         *of(LONG, shape, np.int64),
         *of("kind link_start link segment_start flow load_start load_link", held, np.int32),
         *of("idle", job, float),

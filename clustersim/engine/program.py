@@ -225,20 +225,20 @@ class Program(NamedTuple):
         A special template replaces the usual one of the first action of a forward pass, and of the last action of others.
         """
         layout, own, row = self.layout, self.own, Row.of(self.row)
-        number = {key: place for place, key in enumerate(layout.templates)}
-        codes = {(x, c): stage * len(LETTERS) + i for c, stage in enumerate(own) for i, x in enumerate(LETTERS)}
+        codes = [{letter: stage * len(LETTERS) + place for place, letter in enumerate(LETTERS)} for stage in own]
         if layout.pairing:
-            parts = turns(self.row, own, layout.pairing)
-            row, found = Row.of([action for _, action in parts]), np.array([number["steps", key] for key, _ in parts])
+            number, parts = {key: place for place, key in enumerate(layout.steps, 1)}, turns(row, own, layout.pairing)
+            row, found = Row.of([action for _, action in parts]), np.array([number[key] for key, _ in parts])
         else:
-            template = np.empty(1 + max(codes.values()), np.int64)
-            for one in codes.keys() & layout.steps.keys():
-                template[codes[one]] = number["steps", one]
+            template = np.empty(len(LETTERS) * (1 + max(own)), np.int64)
+            for place, (letter, chunk, *_) in enumerate(layout.steps, 1):
+                template[codes[chunk][letter]] = place
             found = template[row.code]
-        for letter, chunk in layout.special:
-            places = np.flatnonzero(row.code == codes[letter, chunk])
-            found[places[0 if letter == "F" else -1]] = number["special", (letter, chunk)]
-        return np.concatenate(([0], found, [len(number) - 1])), np.concatenate(([-1], row.microbatch, [-1]))
+        for place, (letter, chunk) in enumerate(layout.special, 1 + len(layout.steps)):
+            places = np.flatnonzero(row.code == codes[chunk][letter])
+            found[places[0 if letter == "F" else -1]] = place
+        last = len(layout.steps) + len(layout.special) + 1
+        return np.concatenate(([0], found, [last])), np.concatenate(([-1], row.microbatch, [-1]))
 
     def passes(self) -> Iterator[tuple[TemplateKey, int]]:
         """Yield the key of the template and the microbatch of every pass, as in `order`."""

@@ -14,13 +14,14 @@ Example: a rank with the passes F0 and B0, whose templates are (receive, compute
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, distinct_rows, entries, lengths, offsets
+from clustersim.arrays import Ints, Mask, distinct, distinct_rows, entries, lengths, offsets
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import (
@@ -41,6 +42,19 @@ RUN, JOIN, LAUNCH, BUSY, DRAIN = range(5)
 the host for its GPU."""
 MESSAGE, STREAM, OWN = range(3)
 """Kind of a wait: for a message; for tasks launched on a stream; for an earlier task of the same pass."""
+
+
+class Meetings(NamedTuple):
+    """Starts of tasks that the ranks of a group start together: one meeting for each call of each group."""
+
+    event: Ints
+    """Meeting of each event, -1 for none. Empty without meetings."""
+    size: Ints
+    """Number of rank cells of each meeting …"""
+    slot: Ints
+    """… and its slot: the tasks that start together."""
+    slots: tuple[tuple[int, ...], ...]
+    """Tasks that start together, one tuple per combination; numbered from the number of tasks on in `slot`."""
 
 
 @dataclass(frozen=True)
@@ -89,19 +103,13 @@ class Shape:
     """First event of each pass, followed by the number of events."""
     pass_wait: Ints
     """First wait of each pass among all executed waits, followed by their number."""
-    # per rank and stream, per event, per meeting
+    # per rank and stream, per group
     launched: Ints
     """First launch of each rank and stream (rank-major), followed by the number of launches."""
-    event_meeting: Ints
-    """Meeting of each event, in which the ranks of a group start a task together; -1 for none. Empty without meetings."""
-    meeting_size: Ints
-    """Number of rank cells of each meeting …"""
-    meeting_slot: Ints
-    """… and its slot: the tasks that start together."""
+    group_size: Ints
+    """Number of rank cells of each group."""
     messages: int
     """Number of messages, microbatches included."""
-    slots: tuple[tuple[int, ...], ...]
-    """Tasks that start together, one tuple per combination; numbered from len(op) on in `meeting_slot`."""
     streams: tuple[str, ...]
     rank_task: Ints
     """First task of each rank, followed by the number of tasks."""
@@ -159,6 +167,35 @@ class Shape:
         """Rank cell of each task."""
         return np.arange(self.ranks, dtype=np.int32).repeat(lengths(self.rank_task))
 
+    @cached_property
+    def meetings(self) -> Meetings:
+        """Meetings of the step. Raises DeadlockError if the ranks of a group do not all reach the same tasks."""
+        task = self.event_task
+        event = np.flatnonzero(self.group[task] >= 0)
+        group, rank = self.group[task[event]].astype(np.int64), self.event_rank[event]
+        order = np.lexsort((event, rank, group))
+        event, group, rank = event[order], group[order], rank[order]
+        first, run = _runs(group, rank)
+        call = np.arange(len(event)) - first[run]
+        order = np.lexsort((rank, call, group))
+        event, group, call = event[order], group[order], call[order]
+        first, run = _runs(group, call)
+        size = np.bincount(run)
+        short = np.flatnonzero(size != self.group_size[group[first]])
+        if len(short):
+            one = event[first[short[0]]]
+            raise self.stuck(int(task[one]), int(self.event_microbatch[one]))
+        slot, slots = np.empty(len(first), np.int64), list[tuple[int, ...]]()
+        for count in distinct(size).tolist():
+            some = np.flatnonzero(size == count)
+            rows = task[event[first[some][:, None] + np.arange(count)]].astype(np.int64)
+            unique, of = distinct_rows(rows)
+            slot[some] = len(self.op) + len(slots) + of
+            slots += [tuple(row) for row in rows[unique].tolist()]
+        meeting = np.full(self.events if len(event) else 0, -1, np.int32)
+        meeting[event] = run
+        return Meetings(meeting, size.astype(np.int32), slot.astype(np.int32), tuple(slots))
+
     @property
     def computing(self) -> Mask:
         """Whether each task is on a compute stream."""
@@ -188,8 +225,8 @@ class Shape:
 
     def slot(self, event: int) -> int:
         """Return the slot of an event."""
-        meeting = int(self.event_meeting[event]) if len(self.event_meeting) else -1
-        return int(self.event_task[event] if meeting < 0 else self.meeting_slot[meeting])
+        meeting = int(self.meetings.event[event]) if len(self.meetings.event) else -1
+        return int(self.event_task[event] if meeting < 0 else self.meetings.slot[meeting])
 
     def stuck(self, task: int, microbatch: int) -> DeadlockError:
         """Return the error of a step that cannot end because a task cannot begin."""
@@ -253,10 +290,7 @@ class _Names:
 
 
 def shape(plan: Plan) -> Shape:
-    """Return the shape of one step of a plan.
-
-    Raises DeadlockError if the ranks of a group do not all reach the same tasks.
-    """
+    """Return the shape of one step of a plan."""
     names, programs, role = _Names(), plan.programs, plan.role
     layouts = list(dict.fromkeys([one.layout for one in programs]))
     columns = [names.layout(one) for one in layouts]
@@ -314,8 +348,7 @@ def shape(plan: Plan) -> Shape:
     count = np.bincount(
         rank_of_task[launches] * len(names.streams) + stream[launches], used[launches], len(ranks) * len(names.streams)
     )
-    none = np.zeros(0, np.int32)
-    draft = Shape(
+    return Shape(
         op=op,
         stream=stream,
         group=together[group, rank_of_task],
@@ -337,18 +370,14 @@ def shape(plan: Plan) -> Shape:
         pass_event=offsets(has[pass_end] - has[pass_task]),
         pass_wait=offsets((wait[pass_end] - wait[pass_task]).astype(np.int64)),
         launched=offsets(count.astype(np.int64)),
-        event_meeting=none,
-        meeting_size=none,
-        meeting_slot=none,
+        group_size=group_size,
         messages=len(distinct_messages) * each,
-        slots=(),
         streams=tuple(names.streams),
         rank_task=rank_task,
         lines=[task for one in layouts for task in one.tasks],
         line=line,
         plan=plan,
     )
-    return _with_meetings(draft, group_size) if (draft.group >= 0).any() else draft
 
 
 def _groups(cells: Ints) -> tuple[Ints, Ints]:
@@ -375,41 +404,6 @@ def _op(task: Task) -> int:
     if task.stream == HOST:
         return DRAIN if task.kind == SYNCHRONISE else BUSY
     return LAUNCH
-
-
-def _with_meetings(draft: Shape, group_size: Ints) -> Shape:
-    """Return a shape with its meetings: the tasks that start together at each call of each group. Raises DeadlockError."""
-    task = draft.event_task
-    event = np.flatnonzero(draft.group[task] >= 0)
-    group, rank = draft.group[task[event]].astype(np.int64), draft.event_rank[event]
-    order = np.lexsort((event, rank, group))
-    event, group, rank = event[order], group[order], rank[order]
-    first, run = _runs(group, rank)
-    call = np.arange(len(event)) - first[run]
-    order = np.lexsort((rank, call, group))
-    event, group, call = event[order], group[order], call[order]
-    first, run = _runs(group, call)
-    size = np.bincount(run)
-    short = np.flatnonzero(size != group_size[group[first]])
-    if len(short):
-        one = event[first[short[0]]]
-        raise draft.stuck(int(task[one]), int(draft.event_microbatch[one]))
-    slot, slots = np.empty(len(first), np.int64), list[tuple[int, ...]]()
-    for count in np.unique(size).tolist():
-        some = np.flatnonzero(size == count)
-        rows = task[event[first[some][:, None] + np.arange(count)]].astype(np.int64)
-        unique, of = distinct_rows(rows)
-        slot[some] = len(draft.op) + len(slots) + of
-        slots += [tuple(row) for row in rows[unique].tolist()]
-    meeting = np.full(draft.events, -1, np.int32)
-    meeting[event] = run
-    return replace(
-        draft,
-        event_meeting=meeting,
-        meeting_size=size.astype(np.int32),
-        meeting_slot=slot.astype(np.int32),
-        slots=tuple(slots),
-    )
 
 
 def _runs(one: Ints, other: Ints) -> tuple[Ints, Ints]:

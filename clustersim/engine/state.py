@@ -35,9 +35,9 @@ class StepState:
         self.first, self.but = shape.first.tolist(), shape.but.tolist()
         self.kind, self.task_rank = job.held.kind.tolist(), shape.task_rank.tolist()
         self.rank_pass, self.pass_task, self.pass_end = map(_view, (shape.rank_pass, shape.pass_task, shape.pass_end))
-        self.microbatch, self.meeting = _view(shape.microbatch), _view(shape.event_meeting)
+        self.microbatch, self.meeting = _view(shape.microbatch), _view(shape.meetings.event)
         self.pass_event, self.pass_wait = _view(shape.pass_event), _view(shape.pass_wait)
-        self.meeting_size, self.meeting_slot = _view(shape.meeting_size), _view(shape.meeting_slot)
+        self.meeting_size, self.meeting_slot = _view(shape.meetings.size), _view(shape.meetings.slot)
 
     def reset(self, begin: float, unknown: float) -> None:
         """Forget the last step: the next begins at `begin` (s). unknown: start and end of each event until it has run."""

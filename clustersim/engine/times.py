@@ -1,7 +1,7 @@
 """Times of the tasks of a shape and the links they use: columns over tasks and slots, and the same for other kernels.
 
 A *slot* is the content of one event: the task of one rank, or the tasks of several ranks that start together. Slot i is task i
-for i below the number of tasks; the others follow `Shape.slots`.
+for i below the number of tasks; the others follow `Shape.meetings`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tasks:
         self._known: dict[str, Any] = {}
         self._carried: dict[int, Carried] = {}
         of, several = plan.does.tolist(), dict[tuple[int, ...], int]()
-        for slot in self.shape.slots:
+        for slot in self.shape.meetings.slots:
             both = tuple(dict.fromkeys([of[task] for task in slot]))
             of.append(both[0] if len(both) == 1 else len(plan.activities) + several.setdefault(both, len(several)))
         self.kind: Ints = np.array(of, np.int32)

@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.convert.chakra import BYTES, OPS, SECONDS, TYPES, AttributeValue, NodeType, TraceNode
-from clustersim.engine.compile import Plan, task_begins
+from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.groups import PIPELINES
 from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, PassMessage, Program, Task, Wait
@@ -41,7 +41,7 @@ class RankTrace:
     def written(self) -> list[TraceNode]:
         """Add all nodes of the rank's step to `nodes`, once, and return them. Raises InputError if Chakra cannot express one."""
         plan, layout = self.plan, self._program.layout
-        begin = task_begins(plan.programs, plan.role)[int(plan.network.cells.ranks.of[self.rank])]
+        begin = plan.begins[int(plan.network.cells.ranks.of[self.rank])]
         for key, microbatch in self._program.passes():
             for place in layout.templates[key]:
                 self._task(layout.tasks[place], plan.activities[plan.does[begin + place]], microbatch)

@@ -56,7 +56,7 @@ def exposed(work: Work, path: Path) -> tuple[Floats, Floats]:
     kinds = plan.network.topology.kind_of(work.gpus[plan.first]).tolist()
     for task in np.flatnonzero(computed).tolist():
         seconds[kinds[int(shape.task_rank[task])], int(shape.line[task])] += float(computed[task])
-    result, counts = np.zeros(each.shape), dict[int, tuple[Ints, Ints]]()
+    result, counts = np.zeros(each.shape), path.record.tasks.once("kernel counts", dict[int, tuple[Ints, Ints]])
     for (kind, line), on_path in seconds.items():
         items = shape.lines[line].items  # several lines share one list
         which, count = counts.get(id(items)) or counts.setdefault(id(items), _counted(items, number))

@@ -81,7 +81,7 @@ MUCH = {"model__vocab": 65_536}  # which makes the first stage and the last one 
 def test_all_ranks_of_a_group_reduce_and_gather_the_same_stage_at_once(case, more):
     simulator = Simulator(free(8))
     _, record = simulator._simulate_cached(simulator.placed(job(**{**case, **MUCH, **more})), "auto")
-    slots = [*((task,) for task in range(len(record.shape.line))), *record.shape.slots]
+    slots = [*((task,) for task in range(len(record.shape.line))), *record.shape.meetings.slots]
     called = [
         {tuple(record.tasks.carried(task).items()) for task in slot}
         for slot in slots
