@@ -24,7 +24,7 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, beside, gathered, gradients
 from clustersim.parallel.offload import host_peaks, kept_on_gpu
 from clustersim.parallel.stages import Stage
-from clustersim.schedules.action import BACKWARD, FORWARD, WEIGHTS, Action, Row, Schedule
+from clustersim.schedules.action import BACKWARD, FORWARD, WEIGHTS, Action, ActionRow, Schedule
 
 
 class Moments(NamedTuple):
@@ -43,7 +43,7 @@ class Moments(NamedTuple):
 def moments(schedule: Schedule, every: bool = False) -> Moments:
     """Return the moments of a legal schedule at which memory may peak, each once. every: one per action."""
     # columns over all actions, rank after rank
-    rows = list(map(Row.of, schedule))
+    rows = list(map(ActionRow.of, schedule))
     rank = np.repeat(np.arange(len(rows)), [*map(len, rows)])
     stage, letter = (np.concatenate([getattr(row, name) for row in rows]) for name in ("stage", "letter"))
     forward, backward, number = letter == FORWARD, (letter == BACKWARD) | (letter == WEIGHTS), np.arange(len(rank))

@@ -24,7 +24,7 @@ from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, turns
 from clustersim.engine.traffic import Variant
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, OperatorStep, Steps
-from clustersim.schedules.action import LETTERS, Action, Row
+from clustersim.schedules.action import LETTERS, Action, ActionRow
 
 COMPUTE = "compute"
 UPDATE = ("norm", "optimizer")
@@ -224,11 +224,11 @@ class Program(NamedTuple):
 
         A special template replaces the usual one of the first action of a forward pass, and of the last action of others.
         """
-        layout, own, row = self.layout, self.own, Row.of(self.row)
+        layout, own, row = self.layout, self.own, ActionRow.of(self.row)
         codes = [{letter: stage * len(LETTERS) + place for place, letter in enumerate(LETTERS)} for stage in own]
         if layout.pairing:
             number, parts = {key: place for place, key in enumerate(layout.steps, 1)}, turns(row, own, layout.pairing)
-            row, found = Row.of([action for _, action in parts]), np.array([number[key] for key, _ in parts])
+            row, found = ActionRow.of([action for _, action in parts]), np.array([number[key] for key, _ in parts])
         else:
             template = np.empty(len(LETTERS) * (1 + max(own)), np.int64)
             for place, (letter, chunk, *_) in enumerate(layout.steps, 1):

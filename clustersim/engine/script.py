@@ -54,7 +54,7 @@ from clustersim.parallel.optimizer import (
     weight_bytes,
 )
 from clustersim.parallel.stages import Stage
-from clustersim.schedules.action import LETTERS, Row, Schedule
+from clustersim.schedules.action import LETTERS, ActionRow, Schedule
 from clustersim.schedules.pipeline import Pipeline
 
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
@@ -71,7 +71,7 @@ DRAIN = Task(HOST, SYNCHRONISE)
 
 def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
     """Return the row of every pipeline rank with its stages."""
-    rows, own = list(map(Row.of, schedule)), [pipeline.rank_stages(rank) for rank in range(len(schedule))]
+    rows, own = list(map(ActionRow.of, schedule)), [pipeline.rank_stages(rank) for rank in range(len(schedule))]
     code, number = np.concatenate([row.code for row in rows]), np.arange(sum(map(len, rows)))
     first, last = np.full((2, code.max(initial=-1) + 1), -1)
     last[code], first[code[::-1]] = number, number[::-1]  # of the actions of one pass, the last that is written stays
@@ -167,7 +167,7 @@ class WrittenPasses:
 class RowEnds(NamedTuple):
     """The row of a rank, and the order in which its passes begin and end."""
 
-    row: Row
+    row: ActionRow
     """Actions of the rank in order."""
     own: tuple[int, ...]
     """Global stages of the rank, by chunk."""

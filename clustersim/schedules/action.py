@@ -40,10 +40,10 @@ _new_action = partial(tuple.__new__, Action)
 """`Action._make` for one (stage, letter, microbatch), without the cost of a Python call."""
 
 
-class Row(Sequence[Action]):
+class ActionRow(Sequence[Action]):
     """Actions of one pipeline rank in run order, stored as columns of integers, so that long rows take no object per action.
 
-    >>> row = Row(np.array([[2, 2], [FORWARD, BACKWARD], [0, 0]]))
+    >>> row = ActionRow(np.array([[2, 2], [FORWARD, BACKWARD], [0, 0]]))
     >>> [str(action) for action in row], row.letter
     (['2F0', '2B0'], array([0, 1]))
     """
@@ -56,9 +56,9 @@ class Row(Sequence[Action]):
         self.stage, self.letter, self.microbatch = columns
 
     @classmethod
-    def of(cls, actions: Iterable[Action]) -> Row:
+    def of(cls, actions: Iterable[Action]) -> ActionRow:
         """Return the row of some actions, which may be a row already. Raises SimulationError for an unknown letter."""
-        if isinstance(actions, Row):
+        if isinstance(actions, ActionRow):
             return actions
         rows = [(index(stage), _number(letter), index(microbatch)) for stage, letter, microbatch in actions]
         return cls(np.array(rows, np.int32).reshape(-1, 3).T)
@@ -80,7 +80,7 @@ class Row(Sequence[Action]):
         """Return an action, or the actions of a slice as a tuple."""
         columns = self.stage[place], self.letter[place], self.microbatch[place]
         if isinstance(place, slice):
-            return tuple(Row(columns))
+            return tuple(ActionRow(columns))
         return Action(int(columns[0]), LETTERS[columns[1]], int(columns[2]))  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from clustersim import plugins
 from clustersim.errors import InputError, SimulationError, shown
-from clustersim.schedules.action import Action, Row, Schedule, ScheduleKind
+from clustersim.schedules.action import Action, ActionRow, Schedule, ScheduleKind
 from clustersim.schedules.pipeline import Pipeline, action_units
 from clustersim.schedules.timing import time_actions
 
@@ -35,9 +35,9 @@ def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule
         schedule = build(stages, microbatches, chunks, *group(name))
         if plugins.outside(ROOM, name):
             most = 4 * microbatches * chunks  # no legal row has more
-            schedule = tuple([Row.of(islice(row, most)) for row in schedule])
+            schedule = tuple([ActionRow.of(islice(row, most)) for row in schedule])
             check(schedule, Pipeline(stages, chunks), microbatches)
-    return tuple(map(Row.of, schedule))
+    return tuple(map(ActionRow.of, schedule))
 
 
 def group(name: str) -> tuple[int, ...]:

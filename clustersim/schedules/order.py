@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.arrays import Ints
-from clustersim.schedules.action import BACKWARD, FORWARD, INPUTS, WEIGHTS, Row, Schedule
+from clustersim.schedules.action import BACKWARD, FORWARD, INPUTS, WEIGHTS, ActionRow, Schedule
 
 
 def in_rounds(letters: Ints, microbatches: int, chunks: int = 1, group: int | None = None) -> Schedule:
@@ -25,7 +25,7 @@ def in_rounds(letters: Ints, microbatches: int, chunks: int = 1, group: int | No
     forward = letters == FORWARD
     stage = np.where(forward, chunk[which], chunks - 1 - chunk[which]) * ranks + np.arange(ranks)[:, np.newaxis]
     columns = np.stack([stage, letters, (first + place)[which]], axis=1, dtype=np.int32)
-    return tuple(map(Row, columns))
+    return tuple(map(ActionRow, columns))
 
 
 def one_forward_one_backward(warmup: Ints, total: int) -> Ints:

@@ -100,11 +100,11 @@ TABLE: Mapping[str, Any] = read_packaged(Path(__file__).with_name("cases.yaml"))
 """Suites, and the decoders and operators that they name."""
 DECODERS = {name: DecoderShape(name, **shape) for name, shape in TABLE["decoders"].items()}
 """{name: decoder}"""
-Row = dict[str, Any]
+SuiteRow = dict[str, Any]
 """Values of one case by key of the file."""
 
 
-def rows(suite: str) -> Iterator[Row]:
+def rows(suite: str) -> Iterator[SuiteRow]:
     """Yield the rows of a suite, one for each combination of the values in an entry's lists."""
     for entry in TABLE[suite]:
         lists = (value if isinstance(value, list) else [value] for value in entry.values())
@@ -132,7 +132,7 @@ def linears(model: DecoderShape, tp: int) -> tuple[Linear, ...]:
     )
 
 
-def attention_cases(row: Row) -> Iterator[Case]:
+def attention_cases(row: SuiteRow) -> Iterator[Case]:
     """Yield the forward and the backward kernel of attention in bf16, causal by default, by the library `note`."""
     (heads, kv_heads), seq = row["heads"], row["seq"]
     batch, causal = max(1, row["tokens"] // seq), row.get("causal", True)
@@ -141,7 +141,7 @@ def attention_cases(row: Row) -> Iterator[Case]:
         yield Case("attention", kernel, note=row.get("note", "flash"), tier=row["tier"])
 
 
-def ring_cases(row: Row) -> Iterator[Case]:
+def ring_cases(row: SuiteRow) -> Iterator[Case]:
     """Yield the kernels of a rank in a ring, for halves of its own number of queries and of keys."""
     queries, keys = (row["own"] * halves // 2 for halves in row["halves"])
     for op in ("forward", "backward"):
@@ -170,7 +170,7 @@ def product_case(op: str, shape: Sequence[int], dtype: str, tier: int) -> Case:
     return Case("gemm", kernel, "tn" if dtype == "fp8" else LAYOUT[op], tier=tier)
 
 
-def product_cases(row: Row) -> Iterator[Case]:
+def product_cases(row: SuiteRow) -> Iterator[Case]:
     """Yield the GEMMs of a decoder's linear layers, one of sides m, n and k, or the batched GEMMs of unfused attention."""
     dtype, tier = row.get("dtype", "bf16"), row["tier"]
     if "bmm" in row:
@@ -190,7 +190,7 @@ def product_cases(row: Row) -> Iterator[Case]:
                 yield from (product_case(op, shape, dtype, tier) for op, *shape in each)
 
 
-def grouped_cases(row: Row) -> Iterator[Case]:
+def grouped_cases(row: SuiteRow) -> Iterator[Case]:
     """Yield forward, dgrad and wgrad of both linear layers of the experts of one of `ep` ranks, with balanced routing."""
     (experts, topk, hidden, ffn), ep = row["experts"], row["ep"]
     count, tokens = experts // ep, row["tokens"] * topk // experts * ep
@@ -205,7 +205,7 @@ EMBEDDING_ROWS = 128_256
 """Rows of the table whose gradient the backward pass of an embedding clears."""
 
 
-def vector_cases(row: Row) -> Iterator[Case]:
+def vector_cases(row: SuiteRow) -> Iterator[Case]:
     """Yield the vector kernels of a group of operators, of rows×columns."""
     group, (height, width), dtype = TABLE["groups"][row["ops"]], row["shape"], row.get("dtype", "bf16")
     for op, (flop, traffic) in group["ops"].items():
@@ -215,7 +215,7 @@ def vector_cases(row: Row) -> Iterator[Case]:
         yield Case(group.get("runner", "vector"), kernel, note=row.get("note", ""), tier=row["tier"])
 
 
-def provider_cases(row: Row) -> Iterator[Case]:
+def provider_cases(row: SuiteRow) -> Iterator[Case]:
     """Yield training operators by library, forward and backward. Rows are tokens; for softmax the queries of all heads."""
     widths = {**row, "keys": 2048}
     for op, (kind, forward, backward, width) in TABLE["provided"].items():
@@ -244,7 +244,7 @@ def duties() -> Iterator[DutyCase]:
 MOST_FLOP = 2e13
 """Largest FLOP of a case: 20 to 40 ms on a GPU with 600 to 1,000 TFLOP/s."""
 
-SUITES: dict[str, Callable[[Row], Iterable[Case]]] = {
+SUITES: dict[str, Callable[[SuiteRow], Iterable[Case]]] = {
     "gemm": product_cases,
     "attention": attention_cases,
     "vector": vector_cases,

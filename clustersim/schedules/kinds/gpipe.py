@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.schedules.action import BACKWARD, FORWARD, Row, Schedule, one_chunk
+from clustersim.schedules.action import BACKWARD, FORWARD, ActionRow, Schedule, one_chunk
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -15,4 +15,4 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     one_chunk("gpipe", chunks)
     every = np.arange(microbatches, dtype=np.int32)
     letter, microbatch = np.repeat([FORWARD, BACKWARD], microbatches), np.concatenate([every, every[::-1]])
-    return tuple(Row(np.stack([np.full_like(letter, rank), letter, microbatch])) for rank in range(stages))
+    return tuple(ActionRow(np.stack([np.full_like(letter, rank), letter, microbatch])) for rank in range(stages))
