@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, distinct
 from clustersim.collectives.all_to_all import all_pairs_loads
 from clustersim.collectives.loads import PhaseLoads, pair_loads, width
 from clustersim.collectives.model import AllPairs, Phase
@@ -61,6 +61,6 @@ def even_rate(topology: Topology, ranks: Ints, pairs: int = 1 << 16) -> float:
     slowest = 0.0
     for tier in topology.tiers:
         in_tier = (routes.links >= tier.first) & (routes.links < tier.first + tier.links)
-        capacity = float(topology.capacity[np.unique(routes.links[in_tier])].sum())
+        capacity = float(topology.capacity[distinct(routes.links[in_tier])].sum())
         slowest = max(slowest, weight * float(routes.share[in_tier].sum()) / capacity) if capacity else slowest
     return 1 / slowest if slowest else float("inf")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints
+from clustersim.arrays import Ints, distinct
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Activities, Plan, cells_of
@@ -53,7 +53,7 @@ class ReplayTasks(NamedTuple):
 def replay(topology: Topology, asked: ReplayTasks, engine: Engine = "auto", fold: bool = True) -> Record:
     """Return the step of all ranks, rank i on GPU i, as one pass with all tasks. Raises SimulationError at a deadlock."""
     gpus = np.arange(len(asked.ranks))
-    upwards = fanouts(np.unique(topology.numbering.node_of(gpus)), topology)
+    upwards = fanouts(distinct(topology.numbering.node_of(gpus)), topology)
     used: dict[str, dict[Collective, None]] = {name: {} for name in asked.families}
     for task in chain.from_iterable(rank.tasks for rank in asked.ranks):
         if task.collective is not None:

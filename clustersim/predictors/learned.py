@@ -21,7 +21,7 @@ from clustersim.model.kernel import Kernel
 from clustersim.predictors import uncertainty
 from clustersim.predictors.base import Predictor, Scope, subjects
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, class_of, route
-from clustersim.predictors.features import MATRIX, Columns, bound, columns
+from clustersim.predictors.features import MATRIX, Columns, bound, columns, spread
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights, read, shipped
 
@@ -101,7 +101,7 @@ class Learned(Predictor):
                 is_measured = gpu.name in self.weights.meta["learned"][name]["gpus"]
                 distance = None if is_measured else self.distance(name, gpu)
                 low[rows], high[rows] = uncertainty.lookup(quantiles, seconds[rows], distance)
-        from_fp32 = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
+        from_fp32 = (spread(names, lambda name: name.startswith("fp32/")) > 0) & (table.dtype != "fp32")
         return np.where(from_fp32, np.minimum(low, BORROWED[0]), low), np.where(
             from_fp32, np.maximum(high, BORROWED[1]), high
         )

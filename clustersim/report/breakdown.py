@@ -12,7 +12,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, ranges, summed
+from clustersim.arrays import Floats, Ints, Mask, distinct, ranges, summed
 from clustersim.engine.fabric import HOST, Activity, SegmentTimes
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
@@ -164,7 +164,7 @@ def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
     group_shares = [of_kind[group] for group in tasks.group.tolist()]
     passes = tasks.shape.computing & ~tasks.shape.updating
     kind = tasks.of_task
-    names = dict.fromkeys(name for group in np.unique(kind[passes]).tolist() for name in group_shares[group])
+    names = dict.fromkeys(name for group in distinct(kind[passes]).tolist() for name in group_shares[group])
     shares = {name: np.array([share.get(name, 0.0) for share in group_shares])[kind] * passes for name in names}
     return np.array([bool(share) for share in group_shares], bool)[kind] & passes, shares
 

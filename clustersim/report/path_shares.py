@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE
 from clustersim.engine.traffic import Variant
@@ -117,7 +117,7 @@ def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
     tiers, slow = _tiers(topology, links)
     if slow.any():
         return tuple(sorted({undirected(topology.link_name(link)) for link in links[slow].tolist()}))
-    return (*sorted({undirected(topology.tiers[tier].name) for tier in np.unique(tiers).tolist()}), 0)
+    return (*sorted({undirected(topology.tiers[tier].name) for tier in distinct(tiers).tolist()}), 0)
 
 
 def _tiers(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Mask]:

@@ -6,9 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, distinct
 from clustersim.convert.chakra import NodeType, TraceSet
 from clustersim.engine.record import Record
 from clustersim.engine.replay import ReplayTasks
@@ -59,7 +57,7 @@ def facts(topology: Topology, traces: TraceSet, tasks: ReplayTasks, record: Reco
 def _crossed(record: Record) -> Floats:
     """Return the bytes that cross every link during the step, an array (links,)."""
     sizes = Counter[Any]()
-    for task in record.shape.event_task[np.unique(record.leader)].tolist():
+    for task in record.shape.event_task[distinct(record.leader)].tolist():
         sizes.update(record.tasks.carried(task))
     return record.plan.network.bytes_by_link(dict(sizes))
 

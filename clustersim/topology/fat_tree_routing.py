@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.arrays import Ints, Mask, divide
+from clustersim.arrays import Ints, Mask, distinct, divide
 from clustersim.config.fabric import Routing
 from clustersim.topology.detours import Wired, crosses
 from clustersim.topology.fat_tree_wiring import Level, Place, Tree
@@ -264,12 +264,12 @@ class FatTreeHops(Wired):
         place = leaves.place(np.arange(leaves.endpoints))
         ports = np.flatnonzero(dead[: 2 * self.tree.ports]) % max(self.tree.ports, 1) // leaves.planes
         _, first = np.unique(leaves.number(place), return_index=True)
-        endpoints = np.unique(np.concatenate([first, ports]))
+        endpoints = distinct(np.concatenate([first, ports]))
         network, leaf = place.network[endpoints], place.leaf[endpoints]
         for t, network_index, group in sorted(set(self._groups(dead))):
             below = (network == network_index) & (leaf // self.tree.levels[t].span == group)
             yield endpoints[below], endpoints[(network == network_index) & ~below]
-        for endpoint in np.unique(ports):
+        for endpoint in distinct(ports):
             yield np.array([endpoint]), endpoints[(network == place.network[endpoint]) & (endpoints != endpoint)]
 
     def _groups(self, dead: Mask) -> Iterator[tuple[int, int, int]]:

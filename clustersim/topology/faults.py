@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.config.topology import Fault, Jitter
 from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, suggest
@@ -189,7 +189,7 @@ def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
     if not nics:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     numbering, lost = topology.numbering, dead[nics[0]] | dead[nics[1]]
-    nodes = np.unique(numbering.node_of(numbering.owners()[lost]))
+    nodes = distinct(numbering.node_of(numbering.owners()[lost]))
     gpus = numbering.gpus_of(nodes[~gone[nodes]])
     return gpus, numbering.in_next_node(gpus)
 

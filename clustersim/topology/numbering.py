@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.arrays import Ints, divide, entries, offsets
+from clustersim.arrays import Ints, distinct, divide, entries, offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class Numbering:
     @property
     def widths(self) -> tuple[int, ...]:
         """Distinct numbers of GPUs per node, ascending."""
-        return (self.width,) if self.width else tuple(np.unique(np.diff(self.first)).tolist())
+        return (self.width,) if self.width else tuple(distinct(np.diff(self.first)).tolist())
 
     @property
     def built(self) -> Numbering:

@@ -31,6 +31,7 @@ FILES = shlex.split("links.parquet manifest.json memory.parquet ranks.parquet sp
 HEAVY = "torch networkx optuna matplotlib plotly ray pandas scipy polars starlette uvicorn"
 UNUSED = {
     *shlex.split(HEAVY),
+    *("numpy.char", "numpy.ma"),
     *(f"clustersim.cli.{other}" for other in ("sweep", "lab", "validate", "predict", "collective", "listing", "show")),
 }
 """What a run has no use for."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask
+from clustersim.arrays import Ints, Mask, distinct
 from clustersim.config.fabric import DragonflyPlus, Routing
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours, Wired, crosses
@@ -201,7 +201,7 @@ class _DragonflyPlusHops(Wired):
             blocked = blocked[crosses(paths[blocked], self.around.dead)]
         paths[blocked] = -1
         paths = paths.reshape(len(source), routes, 3)
-        rows = np.unique(blocked // routes)  # pairs that lost a route: those without any route take a shortest path
+        rows = distinct(blocked // routes)  # pairs that lost a route: those without any route take a shortest path
         rows = rows[(paths[rows] < 0).all(axis=(1, 2))]
         return self.around.detoured(paths, rows, source, destination)
 

@@ -103,7 +103,7 @@ def _reread_bytes(kind: str, table: Columns) -> Floats:
     """Return the bytes that each kernel of one kind reads a second time because its rows do not stay in registers (kernels,)."""
     values = table.m * table.n * table.size
     kept = (kind == "layernorm") & (table.size <= 2) & (rates.ceiling(table) < 1)  # rows stay in registers
-    backward = np.char.endswith(table.op, "backward") if len(table) else np.zeros(0, dtype=np.bool_)
+    backward = spread(table.op, lambda op: op.endswith("backward")) > 0
     passes = np.where(backward, PASSES.get(f"{kind}_backward", 0.0), PASSES.get(kind, 0.0))
     result: Floats = passes * values * (blocks.long(table) & ~_fused(table) if kind == "softmax" else ~kept)
     return result
