@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
 from clustersim.config.fields import Spec, validate
 from clustersim.config.overrides import Overridden
 from clustersim.config.yaml import read, read_packaged
@@ -182,8 +181,15 @@ def _checkpoint(how: Reliability, parameters: float, gpus: int, asynchronous: bo
 
 
 def interval(blocking: float, mtti: float) -> float:
-    """Return the seconds of work between checkpoints that minimize the time of a run: M (1 + W(-e^(-C/M - 1)))."""
-    return mtti * (1 + _lambert(-math.exp(-blocking / mtti - 1)))
+    """Return the seconds of work between checkpoints that minimize the time of a run: M (1 + W(-e^(-C/M - 1))).
+
+    Their share y of M solves y = 1 - e^(-y - C/M), by Newton's method from above.
+    """
+    lost = blocking / mtti
+    share = min(1.0, math.sqrt(2 * lost))
+    for _ in range(10):
+        share += 1 + share / math.expm1(-share - lost)
+    return mtti * share
 
 
 def progress(mtti: float, blocking: float, restart: float, work: float) -> float:
@@ -191,20 +197,6 @@ def progress(mtti: float, blocking: float, restart: float, work: float) -> float
     if (work + blocking + restart) / mtti > 600:
         return 0.0
     return work / (mtti * math.exp(restart / mtti) * math.expm1((work + blocking) / mtti))
-
-
-def _lambert(x: float) -> float:
-    """Return the principal branch of Lambert's W for -1/e <= x <= 0: w e^w = x, by Halley's iteration."""
-    root = math.sqrt(max(0.0, 2 * (math.e * x + 1)))
-    w = -1 + root - root * root / 3
-    for _ in range(50):
-        power = math.exp(w)
-        off = w * power - x
-        slope = power * (w + 1) - (w + 2) * off / (2 * w + 2) if w > -1 else 0.0
-        if not slope or abs(off) < 1e-17:
-            break
-        w -= off / slope
-    return w
 
 
 def spares(mean: float, short: float) -> int:
@@ -229,15 +221,9 @@ def expected_maximum(count: int) -> float:
     """Return the expected maximum of `count` standard normal variables."""
     if count <= 1:
         return 0.0
-    x, cumulative = _normal()
-    return float(9 - np.trapezoid(cumulative**count, x))
-
-
-@cache
-def _normal() -> tuple[Floats, Floats]:
-    """Return a grid of values and the standard normal distribution function at them."""
-    x = np.linspace(-9, 9, 36001)
-    return x, 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    x = np.linspace(-9, 9, 1801)
+    below = 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return float(9 - np.trapezoid(below**count, x))
 
 
 def lines(
