@@ -200,7 +200,7 @@ class Sizes(NamedTuple):
     """Index of the split in its space, number of replicas, and number of nodes that they fill (3, sizes)."""
     load: Load
     seconds: Floats
-    """Lower bound of a step with any order: schedule, chunks, traffic and zero."""
+    """Lower bound of a step with any order (schedule, chunks, traffic and zero), recomputation and overlap."""
 
     @property
     def ranks(self) -> Ints:
@@ -229,9 +229,14 @@ def sizes(space: CandidateSpace, shared: SharedWork) -> Sizes:
                     parts.append(np.array([*tile.rows.load(rows), seconds])[:, fits])
             if len(each) == known:  # larger microbatches need no less memory
                 break
-    places = np.array([(sized.split.place, sized.dp, sized.changes[NODES]) for sized in each], int).reshape(-1, 3).T
+    of_variants = (
+        np.array([(sized.split.place, sized.dp, sized.changes[NODES]) for sized in each], int).reshape(-1, 3).T
+    )
     *load, seconds = np.concatenate([np.zeros((4, 0)), *parts], axis=1)
-    return Sizes(places, Load(*load), seconds)
+    places, first, size = np.unique(of_variants, axis=1, return_index=True, return_inverse=True)
+    least = np.full(len(first), math.inf)
+    np.minimum.at(least, size.ravel(), seconds)
+    return Sizes(places, Load(*(column[first] for column in load)), least)
 
 
 class _Item(NamedTuple):

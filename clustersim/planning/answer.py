@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +104,7 @@ def answer(planner: Planner, request: PlanRequest) -> Answer:
         with planner.stop.ended_by_interrupt(lambda: every):
             every.extend((kind, plan) for plan in planner.several(request, tried))  # keeps those before an interrupt
             if len(every) == known and not planner.stop.interrupted:
-                without.append((kind, why_none(planner, request, [*chain(*tried)])))
+                without.append((kind, why_none(planner, request, tried)))
         if fresh := [plan for _, plan in every[known:]]:
             plans.append((kind, min(fresh, key=lambda plan: request.rank(plan.amounts))))
         elif planner.stop.interrupted:
@@ -170,25 +169,18 @@ def changes(planner: Planner, answer: Answer) -> Iterator[Change]:
 
 
 def _limits(planner: Planner, answer: Answer) -> Iterator[Change]:
-    """Yield the plans for a week more and less, and for more and less money; None where a quick search has none."""
+    """Yield the plans for a week more and less, and for more and less money; None where no plan keeps the limit."""
     request, (kind, best) = answer.request, answer.plans[0]
-    tried, known, quick = _batches(planner, request, kind), [best], replace(planner, quick=True)
-
-    def planned(other: PlanRequest) -> TrainingPlan | None:
-        """Return the best plan within other limits, of a search and of the plans that are known already."""
-        known.extend(filter(None, [new := quick.first(other, tried)]))
-        within = (plan for plan in known if not other.misses(plan.amounts))
-        return min(within, key=lambda plan: other.rank(plan.amounts), default=new)
-
+    tried = _batches(planner, request, kind)
     if request.days is not None:
         for days, what in ((request.days + WEEK, "a week more"), (request.days - WEEK, "a week less")):
             if days > 0:
                 other = replace(request, days=days)
-                yield Change(f"{what} ({days:g} days)", planned(other), other)
+                yield Change(f"{what} ({days:g} days)", planner.first(other, tried), other)
     if best.usd is not None:
         for share, what in ((1 + MONEY, "more"), (1 - MONEY, "less")):
             usd = best.usd * share
-            plan = planned(replace(request, days=None, budget=usd, objective=None))
+            plan = planner.first(replace(request, days=None, budget=usd, objective=None), tried)
             yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", plan, replace(request, budget=usd))
 
 

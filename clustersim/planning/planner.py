@@ -4,6 +4,10 @@ A replica uses the GPUs of its split, so a number of replicas determines the num
 its step in any order, which gives one of days and dollars, including failures and spares. The sizes with the least bounds are
 searched with all orders, and the full search of `optimize` finds the plan on the nodes of the best. Only sizes whose bounds are
 below that plan are searched further, until none is left.
+
+Days and dollars are proportional to the step. So a search that finds no plan below 100 dollars among sizes whose bounds were 80
+shows that their steps take at least 100 / 80 of these bounds, whatever is asked next: a question with other limits begins with
+the raised bounds and the plans that are known.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from clustersim.optimization.search import (
 from clustersim.optimization.space import ZERO, CandidateSpace
 from clustersim.planning.batches import BATCH
 from clustersim.planning.reliability import DAY, Goodput, Reliability, goodput
-from clustersim.planning.request import BEST, MINIMIZED, PlanRequest
+from clustersim.planning.request import BEST, MINIMIZED, ROUNDED, PlanRequest
 from clustersim.sweeps.evaluate import Row, SweepCluster, SweepInputs
 from clustersim.sweeps.legal import check_values
 from clustersim.sweeps.space import NODES, SCHEDULE, VPP, Point, SweepSpace
@@ -51,16 +55,14 @@ PLAIN: Point = {SCHEDULE: "1f1b", VPP: 1}
 """Order of the splits whose sizes are bounded."""
 PROBED, ANSWERED = Limits(simulations=16, gap=NEAR), Limits(simulations=12)
 """Limits of the search over many numbers of nodes, and of the search on the chosen nodes if others may be as good."""
-FIRST = 512
+FIRST = 256
 """Number of sizes that are searched together first."""
-EACH = 16
+EACH = 8
 """Number of sizes on each number of nodes that are searched before others, those with the shortest steps per token."""
-FEW = 64
-"""Number of sizes searched first for the step that gives the level, expected over simulated seconds."""
 MORE = 4
 """Growth of the next group of sizes."""
-ROUNDS, QUICK_ROUNDS = 8, 3
-"""Number of groups of sizes after which a search with a plan goes on to the nodes of the best, and that of a quick search."""
+ROUNDS = 8
+"""Number of groups of sizes after which a search with a plan ends."""
 NETWORKED = ("owned", "energy")
 """Objectives to which the network of a cluster adds, which is larger per node on some numbers of nodes."""
 
@@ -107,14 +109,16 @@ class TrainingPlan:
 
 
 class _Sized(NamedTuple):
-    """Candidates on all numbers of nodes."""
+    """Candidates on all numbers of nodes, and what is known of them."""
 
     requested: SweepSpace
     """Space of all candidates, on the largest number of nodes."""
     screened: int
     """Number of splits with each number of replicas, in one order."""
     sizes: Sizes
-    """Bounds of the splits with each number of replicas, in any order."""
+    """Bounds of the splits with each number of replicas, in any order, raised by each search."""
+    best: list[tuple[Point, int, Row]]
+    """Point, number of nodes and row of the best step of each search."""
 
 
 @dataclass(slots=True)
@@ -129,25 +133,21 @@ class _PlanSearch:
     """Candidates on all numbers of nodes."""
     show: SearchProgress
     stop: Stop
-    plans: dict[int, TrainingPlan] = field(default_factory=dict)
-    """Plans by number of nodes, also beyond a limit."""
+    plans: list[TrainingPlan]
+    """Known plans, also beyond a limit."""
     tried: int = 0
     """Number of simulated splits."""
     bound: float = 0.0
-    """Lower bound of the minimized quantity of all candidates on other numbers of nodes."""
+    """Lower bound of the minimized quantity of all candidates."""
 
     def best(self) -> TrainingPlan | None:
         """Return the best plan so far that meets all limits, or None."""
-        chosen = self.leader(self.request)
+        chosen = min(self.plans, key=lambda plan: self.request.rank(plan.amounts), default=None)
         if chosen is None or self.request.misses(chosen.amounts):
             return None
-        gap = max(chosen.gap or 0.0, 1 - self.bound / float(self.request.costs(chosen.amounts)))
-        early = self.stop.due or gap > NEAR
-        return replace(chosen, tried=self.tried, screened=self.space.screened, gap=max(0.0, gap) if early else None)
-
-    def leader(self, request: PlanRequest) -> TrainingPlan | None:
-        """Return the first plan so far in the order of a request, which may exceed its limits; None without a plan."""
-        return min(self.plans.values(), key=lambda plan: request.rank(plan.amounts), default=None)
+        gap = max(0.0, 1 - self.bound / float(self.request.costs(chosen.amounts)))
+        early = self.stop.due or gap > NEAR * ROUNDED
+        return replace(chosen, tried=self.tried, screened=self.space.screened, gap=gap if early else None)
 
     @property
     def ended(self) -> bool:
@@ -173,8 +173,8 @@ class Planner:
     """Cost per second by kind of cluster and number of nodes."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
-    quick: bool = False
-    """Whether searches end after `QUICK_ROUNDS` groups of sizes, even without a plan."""
+    plans: dict[str, TrainingPlan | None] = field(default_factory=dict)
+    """Plans by request and kinds of cluster."""
     show: PlanProgress = field(default=lambda *_: None)
     """Callback that receives the progress before each simulation."""
     stop: Stop = NEVER
@@ -201,8 +201,8 @@ class Planner:
             best = [*filter(None, (self.first(replace(request, objective=goal), kinds) for goal in MINIMIZED))]
             yield from best
             least, most = (choose([first_plan, *best], key=lambda plan: plan.nodes).nodes for choose in (min, max))
-            sizes = (least << power for power in range(1, math.ceil(math.log2(most / least))))
-            yield from filter(None, (self.first(replace(request, nodes=n, objective="soonest"), kinds) for n in sizes))
+            each = (least << power for power in range(1, math.ceil(math.log2(most / least))))
+            yield from filter(None, (self.first(replace(request, nodes=n, objective="soonest"), kinds) for n in each))
 
     def plan(self, request: PlanRequest, *kinds: Point) -> TrainingPlan | None:
         """Return the best plan on clusters of one kind, within `NEAR`; None if no plan meets all limits.
@@ -211,6 +211,8 @@ class Planner:
         """
         if self.stop.interrupted:
             return None
+        if (key := repr((replace(request, candidates=(), front=False), kinds))) in self.plans:
+            return self.plans[key]
         kind, batches = kinds[0], tuple(dict.fromkeys(int(str(kind[BATCH])) for kind in kinds))
         space = self.space(kind, batches[:: max(len(batches) - 1, 1)])
         if space is None:
@@ -224,49 +226,54 @@ class Planner:
         def show(_: int, left: int, gap: float | None) -> None:
             self.show(sought, len(self.shared.rows), left)
 
-        state = _PlanSearch(request, kind, space, show, self.stop)
+        known = [self.as_plan(request, *step) for step in space.best]
+        state = _PlanSearch(request, kind, space, show, self.stop, known)
         with self.stop.ended_by_interrupt(state.best):
-            for attempt in (request, *map(request.relaxed, ([name] for name in request.limited))):
-                self._refine(attempt, state)  # refinement may bring a plan beyond a limit within it
-                if state.best():
-                    break
-        return state.best()
+            self._refine(state)
+        plan = state.best()
+        if not self.stop.due:  # otherwise a later search may find a better one
+            self.plans[key] = plan
+        return plan
 
-    def _refine(self, request: PlanRequest, state: _PlanSearch) -> None:
-        """Add the plans on the numbers of nodes that may be the best. request: with all limits, or with fewer of them.
+    def _refine(self, state: _PlanSearch) -> None:
+        """Add the plans that may be the best, and raise the bounds of all others.
 
-        The shortest sizes on each number of nodes are tried first, with all orders. Where none may be better than the best plan,
-        its nodes get the full search of `optimize`, after which only sizes with smaller bounds remain.
+        The nodes of the best plan get the full search of `optimize`. Then the sizes that may be better are searched with all
+        orders, those with the shortest steps on each number of nodes first.
         """
-        plans, refined, sizes, unproven = state.plans, set[int](), state.space.sizes, math.inf
+        request, sizes, refined, rounds, count = state.request, state.space.sizes, set[tuple[int, int]](), 0, FIRST
         cluster, level = self.clusters(state.kind), self._level(state)
-        bounds = self._wanted(request, state.kind, level).minimized(cluster, sizes.load, sizes.seconds)
-        order, closed, count, rounds = np.lexsort((bounds, sizes.ranks // EACH)), np.isinf(bounds), FIRST, 0
+        closed = np.zeros(len(sizes.seconds), bool)
         while not state.ended:
-            rounds += 1
-            best = state.leader(request)
-            most = math.inf if best is None else float(request.costs(best.amounts)) * (1 - NEAR)
-            open_ = order[(~closed & (bounds <= most))[order]]
-            if request is state.request:
-                state.bound = float(min(unproven, bounds[open_].min(initial=math.inf)))
-            needed = not (plans or self.quick)
-            if len(open_) and (needed or rounds <= (QUICK_ROUNDS if self.quick else ROUNDS)):
-                wanted = self._wanted(request, state.kind, level, most)
-                result = self._among(state, open_[:count], wanted, PROBED._replace(stop=self.stop, needed=needed))
-                state.tried += result.simulated
-                if not result.best or (result.gap or 0.0) <= NEAR:
-                    unproven = min(unproven, result.least)
-                    closed[open_[:count]] = True
-                    count *= MORE
-                for plan in result.best:
-                    nodes = int(str(plan.point[NODES]))
-                    other = self.as_plan(request, plan.point, nodes, plan.row)
-                    plans[nodes] = min(plans.get(nodes, other), other, key=lambda one: request.rank(one.amounts))
-            elif best is None or best.nodes in refined:
+            amounts = self._amounts(request, state.kind, cluster, sizes.load, sizes.seconds * level)
+            bounds = request.costs(amounts)
+            state.bound = float(bounds.min(initial=math.inf))
+            best = state.best()
+            if best and (best.nodes, best.row["global_batch"]) not in refined:
+                self._on(state, best, refined)
+                continue
+            most = float(request.costs(best.amounts)) * (1 - NEAR) if best else math.inf
+            open_ = ~closed & (bounds <= most) & (bounds < math.inf)
+            group = np.lexsort((bounds, sizes.ranks // EACH, ~open_))[: min(count, open_.sum())]
+            if not len(group) or (best and rounds == ROUNDS):
                 return
-            else:
-                refined |= self._on(request, state, best)
-                closed |= np.isin(sizes.places[2], [*refined])
+            rounds += 1
+            wanted = self._wanted(request, state.kind, level, most)
+            result = self._among(state, group, wanted, PROBED._replace(stop=self.stop, needed=best is None))
+            state.tried += result.simulated
+            for step in result.best:
+                self._add(state, step.point, int(str(step.point[NODES])), step.row)
+            proven = min(result.least, most, *(step.value[0] for step in result.best))
+            some = {name: amount[group] for name, amount in amounts.items()}
+            sizes.seconds[group] *= np.maximum(request.growth(some, proven), 1.0)
+            if not result.best or (result.gap or 0.0) <= NEAR:
+                closed[group] = True
+                count *= MORE
+
+    def _add(self, state: _PlanSearch, point: Point, nodes: int, row: Row) -> None:
+        """Add the plan of a simulated step to those of a search, and the step to those that later searches know."""
+        state.plans.append(self.as_plan(state.request, point, nodes, row))
+        state.space.best.append((point, nodes, row))
 
     def _among(self, state: _PlanSearch, indices: Ints, wanted: Objective, limits: Limits) -> SearchResult:
         """Return the search for the best candidate, in any order, among the sizes with these indices in `Sizes`."""
@@ -276,29 +283,30 @@ class Planner:
         space = CandidateSpace(self.case, state.space.requested, resized=True, sizes=only)
         return search(self.case, space, wanted, 1, state.show, limits, self.shared)
 
-    def _on(self, request: PlanRequest, state: _PlanSearch, best: TrainingPlan) -> set[int]:
-        """Add the plan on the nodes of a plan, as `optimize` finds it. Return the numbers of nodes that were searched."""
-        limits = (TO_THE_END if request.of_nodes else ANSWERED)._replace(stop=self.stop)
-        size, searched = self.clusters(state.kind).simulator.cluster.gpus, set[int]()
-        point, row, nodes = best.point, best.row, best.nodes
-        while nodes not in searched and not state.ended:  # the best split may leave nodes idle: search on those in use
-            result = self.best({**state.kind, BATCH: row["global_batch"]}, nodes, limits, state.show)
-            searched.add(nodes)
-            if result:
+    def _on(self, state: _PlanSearch, best: TrainingPlan, refined: set[tuple[int, int]]) -> None:
+        """Add the plan on the nodes of a plan, as `optimize` finds it. refined: searched pairs of nodes and batch, extended."""
+        limits = (TO_THE_END if state.request.of_nodes else ANSWERED)._replace(stop=self.stop)
+        gpus, sizes = self.clusters(state.kind).simulator.cluster.gpus, state.space.sizes
+        point, row, nodes, batch = best.point, best.row, best.nodes, best.row["global_batch"]
+        while (on := (nodes, batch)) not in refined and not state.ended:  # the best split may leave nodes idle
+            refined.add(on)
+            if result := self.best({**state.kind, BATCH: batch}, nodes, limits, state.show):
                 state.tried += result.simulated
                 for candidate in result.best:  # a search that ends early may miss the split that it began with
                     if candidate.row["expected_step_time_s"] <= row["expected_step_time_s"]:
                         point, row = candidate.point, candidate.row
-            state.plans[nodes] = replace(self.as_plan(request, point, nodes, row), gap=result.gap if result else None)
-            nodes = -(-row["ranks"] // size)
-        return searched
+                on_nodes = (sizes.places[2] == nodes) & (sizes.load.tokens == batch * row["seq"])
+                per_token = min(result.least, *(candidate.value[0] for candidate in result.best), math.inf)
+                sizes.seconds[on_nodes] = np.maximum(sizes.seconds, per_token * sizes.load.tokens)[on_nodes]
+            self._add(state, point, nodes, row)
+            nodes = -(-row["ranks"] // gpus)
 
     def _level(self, state: _PlanSearch) -> float:
         """Return the expected over the simulated seconds of a step on few GPUs of a kind of cluster; 1 if none fits."""
         if (key := _name(state.kind)) not in self.levels:
             shortest = np.argsort(state.space.sizes.ranks, kind="stable")
             wanted = Objective("GPU time", lambda _, load, step: load.gpus * step / load.tokens)
-            first, count = 0, FEW
+            first, count = 0, FIRST // 8
             while first < len(shortest) and key not in self.levels:
                 result = self._among(state, shortest[first:count], wanted, Limits(self.stop, simulations=1))
                 for candidate in result.best:
@@ -310,26 +318,32 @@ class Planner:
         """Return the objective of `request`, for step times multiplied by `times`; its value is infinite above `most`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
-            topology = cluster.simulator.cluster
-            size = topology.gpus / topology.nodes
-            gpus, replicas = np.atleast_1d(load.gpus), np.atleast_1d(load.replicas)
-            nodes = np.ceil(gpus / size)
-            counts, places = np.unique(nodes, return_inverse=True)
-            each = np.stack([gpus, nodes, replicas], axis=1).astype(int).tolist()
-            shares = [self.share(request, *numbers) for numbers in each]
-            share, spares = np.array([(goodput.share, goodput.spares) for goodput in shares], float).reshape(-1, 2).T
-            days = _days(request, load.tokens, seconds * times, share)
-            if request.goal in NETWORKED:
-                each_size = np.array([self.rates(kind, int(count))[:3] for count in counts], float) / counts[:, None]
-                usd, owned, power = each_size[places].T
-            else:
-                usd, owned, power = np.array(cluster.rates[:3], float) / topology.nodes
-            busy = days * DAY * (nodes + spares)
-            money = {"usd": usd * busy, "usd_owned": owned * busy, "kwh": power * busy / 3.6e6}
-            costs = request.costs({"days": days, **money, "nodes": nodes, "gpus": nodes * size})
+            costs = request.costs(self._amounts(request, kind, cluster, load, seconds * times))
             return np.where(costs <= most, costs, math.inf).reshape(np.shape(seconds))
 
         return Objective("plan", minimized)
+
+    def _amounts(
+        self, request: PlanRequest, kind: Point, cluster: SweepCluster, load: Load, seconds: Floats
+    ) -> dict[str, Floats]:
+        """Return the quantities of plans with steps of `seconds` seconds, by name (each: plans,). cluster: any of the kind."""
+        topology = cluster.simulator.cluster
+        size = topology.gpus / topology.nodes
+        gpus, replicas = np.atleast_1d(load.gpus), np.atleast_1d(load.replicas)
+        nodes = np.ceil(gpus / size)
+        counts, places = np.unique(nodes, return_inverse=True)
+        each = np.stack([gpus, nodes, replicas], axis=1).astype(int).tolist()
+        shares = [self.share(request, *numbers) for numbers in each]
+        share, spares = np.array([(goodput.share, goodput.spares) for goodput in shares], float).reshape(-1, 2).T
+        days = _days(request, load.tokens, seconds, share)
+        if request.goal in NETWORKED:
+            each_size = np.array([self.rates(kind, int(count))[:3] for count in counts], float) / counts[:, None]
+            usd, owned, power = each_size[places].T
+        else:
+            usd, owned, power = np.array(cluster.rates[:3], float) / topology.nodes
+        busy = days * DAY * (nodes + spares)
+        money = {"usd": usd * busy, "usd_owned": owned * busy, "kwh": power * busy / 3.6e6}
+        return {"days": days, **money, "nodes": nodes, "gpus": nodes * size}
 
     def rates(self, kind: Point, nodes: int) -> Rates:
         """Return the cost per second of a number of nodes with their network; infinite if no such cluster can be built."""
@@ -347,15 +361,21 @@ class Planner:
             self.spaces[key] = None
             axes = {} if len(batches) == 1 else {BATCH: batches}
             with suppress(InputError):
-                fixed = {**kind, NODES: self._most(kind), BATCH: batches[0]}
-                fixed = {key: value for key, value in fixed.items() if key not in axes}
-                requested = SweepSpace(axes, fixed, frozenset(), tuple(free(kind)))
-                check_values(self.case, requested)
-                requested = wider(self.case, requested)
+                requested = self._requested({**kind, NODES: self._most(kind), BATCH: batches[0]}, axes)
                 splits = next(filter(lambda candidates: candidates.families, self._splits(requested)), None)
                 if splits:
-                    self.spaces[key] = _Sized(requested, splits.points, sizes(splits, self.shared))
+                    self.spaces[key] = _Sized(requested, splits.points, sizes(splits, self.shared), [])
         return self.spaces[key]
+
+    def _requested(self, point: Point, axes: Mapping[str, Sequence[object]] | None = None) -> SweepSpace:
+        """Return the space with all legal values of the keys that a point leaves open. Raises InputError for an illegal value.
+
+        axes: values of some keys, instead of that of the point.
+        """
+        fixed = {key: value for key, value in point.items() if key not in (axes or {})}
+        space = SweepSpace(axes or {}, fixed, frozenset(), tuple(free(point)))
+        check_values(self.case, space)
+        return wider(self.case, space)
 
     def _splits(self, requested: SweepSpace) -> Iterator[CandidateSpace]:
         """Yield the splits of a space in one plain order, and if the user rules that out, in their legal orders."""
@@ -367,8 +387,8 @@ class Planner:
     def _most(self, kind: Point) -> int:
         """Return the largest number 2^n or 3 · 2^n of nodes of a kind of cluster. Raises InputError if no cluster is possible."""
         most = self.most_gpus(kind) // self.clusters(kind).simulator.cluster.gpus
-        sizes = [size for power in range(20) for size in (1 << power, 3 << power) if size <= most]
-        for size in sorted(sizes, reverse=True):
+        numbers = [size for power in range(20) for size in (1 << power, 3 << power) if size <= most]
+        for size in sorted(numbers, reverse=True):
             with suppress(InputError):
                 self.clusters(kind, size)
                 return size
@@ -381,11 +401,9 @@ class Planner:
         fixed = {**kind, NODES: nodes}
         if (key := (repr(sorted(fixed.items(), key=str)), limits)) not in self.searches:
             self.searches[key] = None
-            space = SweepSpace({}, fixed, frozenset(), tuple(free(kind)))
             with suppress(InputError):
-                check_values(self.case, space)
-                space = wider(self.case, space)
-                self.searches[key] = search(self.case, space, objective("soonest"), 1, show, limits, self.shared)
+                space, wanted = self._requested(fixed), objective("soonest")
+                self.searches[key] = search(self.case, space, wanted, 1, show, limits, self.shared)
         return self.searches[key]
 
     def other(self, request: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from clustersim.errors import option
@@ -33,15 +34,19 @@ class _Other(NamedTuple):
         return f"{changed} ({plural(plan.nodes, 'node', 'nodes')}{batch}, {days} days{usd})"
 
 
-def why_none(planner: Planner, request: PlanRequest, kinds: Sequence[Point]) -> str:
-    """Return one sentence for a kind of cluster without a plan for any of several batches: the requests that have plans."""
+def why_none(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Point]]) -> str:
+    """Return one sentence for a kind of cluster without a plan: the requests that have plans.
+
+    tried: lists of the kind, once per batch, of which the first with a plan would be used.
+    """
+    kinds = [*chain(*tried)]
     clusters, most = planner.clusters(kinds[0]), int(str(kinds[-1][BATCH]))
     gpu = clusters.simulator.cluster.gpu.name
     what = f"{gpu}, with batches of {'' if len(kinds) == 1 else 'up to '}{most} sequences,"
     if request.budget is not None and clusters.rates.rent is None:
         price, budget = option("--price", "price"), option("--budget", "budget")
         return f"the price of {gpu} is unknown; add {price}, in USD per GPU-hour, or leave out {budget}"
-    if others := list(_others(planner, request, kinds)):
+    if others := list(_others(planner, request, tried)):
         return f"{what} has one with {' or '.join(choice.words() for choice in others)}"
     if other := planner.plan(request, {**kinds[-1], BATCH: 1 << round(math.log2(most))}):
         remedy = _Other([BATCH], other).words()
@@ -50,23 +55,19 @@ def why_none(planner: Planner, request: PlanRequest, kinds: Sequence[Point]) -> 
     return f"{what} does not likely fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
 
 
-def _others(planner: Planner, request: PlanRequest, kinds: Sequence[Point]) -> Iterator[_Other]:
+def _others(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Point]]) -> Iterator[_Other]:
     """Yield each limit that would suffice instead of a given one, or else of all; and a batch that would."""
-    limits = request.limited
-    single = [_without(planner, request, [name], kinds) for name in limits]
-    enough = any(single) or len(limits) == 1
-    yield from filter(None, single if enough else [_without(planner, request, limits, kinds)])
-    if len(kinds) == 1 and request.days is not None:
-        batch = int(str(kinds[0][BATCH]))
-        larger = [[{**kinds[0], BATCH: batch * times}] for times in LARGER]
+    (kind, *more), *_ = tried
+    single = [[name] for name in request.limited]
+    for several in (single, [request.limited]):
+        plans = [_Other(names, plan) for names in several if (plan := planner.first(request.relaxed(names), tried))]
+        yield from plans
+        if plans:
+            break
+    if len(tried) == 1 and not more and request.days is not None:
+        larger = [[{**kind, BATCH: int(str(kind[BATCH])) * times}] for times in LARGER]
         if plan := planner.first(request, larger):
             yield _Other([BATCH], plan)
-
-
-def _without(planner: Planner, request: PlanRequest, names: Sequence[str], kinds: Sequence[Point]) -> _Other | None:
-    """Return the best plan without some limits, or None."""
-    plan = planner.plan(request.relaxed(names), *kinds)
-    return _Other(names, plan) if plan else None
 
 
 def _days_option(plan: TrainingPlan) -> str:

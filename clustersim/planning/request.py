@@ -24,6 +24,10 @@ MINIMIZED = {"rent": "usd", "owned": "usd_owned", "gpus": "gpus", "energy": "kwh
 """{objective: quantity of a plan that it minimizes}"""
 BEST = dict(zip(MINIMIZED, ("cheapest", "cheapest owned", "smallest", "most frugal", "fastest"), strict=True))
 """{objective: name of its best plan}"""
+CONSTANT = ("nodes", "gpus")
+"""Quantities that do not depend on the length of a step."""
+ROUNDED = 1 + 1e-9
+"""Factor by which a limit is exceeded, so that rounding does not bring a plan back within it."""
 MOST = 1e18
 """Largest number of tokens, days and dollars."""
 _SCALE = {"": 1.0, "G": 1e9, **AMOUNTS}
@@ -72,6 +76,20 @@ class PlanRequest:
         within = [np.less_equal(amounts[LIMITS[name]], getattr(self, name)) for name in self.limited]
         least = np.nan_to_num(amounts[MINIMIZED[self.goal]], nan=math.inf, posinf=math.inf)
         return np.where(np.logical_and.reduce(within), least, math.inf)
+
+    def growth(self, amounts: Mapping[str, Floats], least: float) -> Floats:
+        """Return the factors by which steps of several plans are longer, if each plan costs `least` or exceeds a limit (plans,).
+
+        Days, money and energy are proportional to the step. amounts: as in `costs`, for the shorter steps.
+        """
+        ends = {LIMITS[name]: getattr(self, name) for name in self.limited}
+        goal = MINIMIZED[self.goal]
+        ends[goal] = min(least / ROUNDED, ends.get(goal, math.inf))
+        factors = [
+            np.where(amounts[name] <= end, math.inf, 1.0) if name in CONSTANT else end / amounts[name] * ROUNDED
+            for name, end in ends.items()
+        ]
+        return np.asarray(np.minimum.reduce(factors))
 
     def rank(self, amounts: Mapping[str, Floats]) -> tuple[float, ...]:
         """Return the sort key of a plan with these quantities, the best first: the minimized one, GPUs, days."""

@@ -519,7 +519,7 @@ def test_a_change_is_what_the_question_with_that_limit_finds(planner):
     """A week less has a plan with a batch beyond those that learn most alone; without a plan, the refusal names batches."""
     open_ = {key: value for key, value in KIND.items() if key != "training.global_batch"}
     open_ |= {"parallelism.sequence_parallel": True}
-    relaxed, urgent = (answer(planner, PlanRequest(15e12, days, None, (open_,))) for days in (8.3, 4.0))
+    relaxed, urgent = (answer(planner, PlanRequest(15e12, days, None, (open_,))) for days in (8.2, 4.0))
     week = next(one for one in changes(planner, relaxed) if one.what.startswith("a week less"))
     assert week.plan == answer(planner, week.request).plans[0][1]
     assert week.plan.row["global_batch"] > max(relaxed.batches)
