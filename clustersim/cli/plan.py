@@ -104,7 +104,7 @@ def plan(
         result = answer(planner, request)
         command = StepQuestion(where, workload, engine="auto", machine=machine).commands()
         near = nearest_to(case, result.plans[0][1].point)
-        output.say(*_lines(result, command, workload.stem), str(near["said"]), "")
+        output.say(*_lines(result, command, workload.stem, "ended early: " if stop.due else ""), str(near["said"]), "")
         others: list[Change] = []
         for change in changes(planner, result) if output.out or output.as_json or not output.quiet else ():
             if line := _change_text(
@@ -163,7 +163,7 @@ def _plan_fields(plan: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     return size | took | lost | kept | rest | points | {"step": plan.row, "run": shlex.join(command(plan.point))}
 
 
-def _lines(result: Answer, command: PointCommand, workload: str) -> Iterator[str]:
+def _lines(result: Answer, command: PointCommand, workload: str, ended: str) -> Iterator[str]:
     """Yield the plans as a table, why some kinds of cluster have none, and failures and checkpoints of the best plan."""
     from clustersim.planning.batches import BATCH, most_tokens
     from clustersim.planning.request import BEST
@@ -195,7 +195,7 @@ def _lines(result: Answer, command: PointCommand, workload: str) -> Iterator[str
     yield f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated"
     for row, (_, plan) in enumerate(result.plans, 1):
         if plan.gap is not None:
-            yield f"ended early: no plan on such a cluster is better than row {row} by more than {plan.gap:.1%}"
+            yield f"{ended}no plan on such a cluster is better than row {row} by more than {plan.gap:.1%}"
     yield from ("", *best_lines(command(best.point)))
 
 

@@ -246,7 +246,7 @@ class Planner:
         closed = np.zeros(len(sizes.seconds), bool)
         while not state.ended:
             amounts = self._amounts(request, state.kind, cluster, sizes.load, sizes.seconds * level)
-            bounds = request.costs(amounts)
+            bounds = np.where(np.isinf(sizes.seconds), math.inf, request.costs(amounts))
             state.bound = float(bounds.min(initial=math.inf))
             best = state.best()
             if best and (best.nodes, best.row["global_batch"]) not in refined:
