@@ -205,10 +205,9 @@ class Sizes(NamedTuple):
     @property
     def ranks(self) -> Ints:
         """Index of each size among those on its number of nodes, by its bound per token (sizes,)."""
-        order = np.lexsort((self.seconds / self.load.tokens, self.places[2]))
-        _, first, counts = np.unique(self.places[2][order], return_index=True, return_counts=True)
+        order = np.lexsort((self.seconds / self.load.tokens, nodes := self.places[2]))
         ranks = np.empty(len(order), int)
-        ranks[order] = np.arange(len(order)) - np.repeat(first, counts)
+        ranks[order] = np.arange(len(order)) - np.searchsorted(nodes[order], nodes[order])
         return ranks
 
 
@@ -216,27 +215,22 @@ def sizes(space: CandidateSpace, shared: SharedWork) -> Sizes:
     """Return the sizes of a space with any number of replicas, whose candidates have one chunk per rank."""
     state = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), shared, resized=True)
     hidden = EXPERTS if EP_OVERLAP in space.inner else ()
-    each: list[SizedSplit] = []
-    parts: list[Floats] = []
+    parts = [np.zeros((7, 0))]
     for family in space.families:
         for _, variants in sorted(family.tiles.items()):
-            known, tiles = len(each), [_Tile(rows, family) for rows in variants]
+            known, tiles = len(parts), [_Tile(rows, family) for rows in variants]
             state.layers(tiles)
             for tile in tiles:
                 with suppress(InputError):
                     rows, seconds, fits = state.any_order(tile, hidden)
-                    each += [sized for (sized, _), fit in zip(rows, fits.tolist(), strict=True) if fit]
-                    parts.append(np.array([*tile.rows.load(rows), seconds])[:, fits])
-            if len(each) == known:  # larger microbatches need no less memory
+                    places = np.array([(sized.split.place, sized.dp, sized.changes[NODES]) for sized, _ in rows], int)
+                    parts.append(np.array([*places.T, *tile.rows.load(rows), seconds])[:, fits])
+            if not any(part.size for part in parts[known:]):  # larger microbatches need no less memory
                 break
-    of_variants = (
-        np.array([(sized.split.place, sized.dp, sized.changes[NODES]) for sized in each], int).reshape(-1, 3).T
-    )
-    *load, seconds = np.concatenate([np.zeros((4, 0)), *parts], axis=1)
-    places, first, size = np.unique(of_variants, axis=1, return_index=True, return_inverse=True)
-    least = np.full(len(first), math.inf)
-    np.minimum.at(least, size.ravel(), seconds)
-    return Sizes(places, Load(*(column[first] for column in load)), least)
+    table = np.concatenate(parts, axis=1)
+    table = table[:, np.argsort(table[6], kind="stable")]  # of equal places, the shortest step comes first
+    places, first = np.unique(table[:3].astype(int), axis=1, return_index=True)
+    return Sizes(places, Load(*table[3:6, first]), table[6, first])
 
 
 class _Item(NamedTuple):

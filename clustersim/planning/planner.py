@@ -359,9 +359,8 @@ class Planner:
         key = _name(kind), tuple(batches)
         if key not in self.spaces:
             self.spaces[key] = None
-            axes = {} if len(batches) == 1 else {BATCH: batches}
             with suppress(InputError):
-                requested = self._requested({**kind, NODES: self._most(kind), BATCH: batches[0]}, axes)
+                requested = self._requested({**kind, NODES: self._most(kind)}, {BATCH: batches})
                 splits = next(filter(lambda candidates: candidates.families, self._splits(requested)), None)
                 if splits:
                     self.spaces[key] = _Sized(requested, splits.points, sizes(splits, self.shared), [])

@@ -125,7 +125,9 @@ def goodput(
     gpus: of all nodes. parameters: of the whole model. asynchronous: checkpoints are written during the next steps; work that is
     not on storage when a node fails is repeated, which counts as restart.
     """
-    checkpoint = _checkpoint(how, parameters, gpus, asynchronous)
+    size = how.state.value * parameters
+    write, read_back = size / (how.write.value * 1e9 * gpus), size / (how.read.value * 1e9 * gpus)
+    checkpoint = Checkpoint(size, write, min(how.blocking.value, write) if asynchronous else write, read_back)
     mtti = DAY * 1000 / (how.failures.value * gpus / COUNTED)
     unsaved = checkpoint.write if asynchronous else 0.0
     restart = how.detect.value + how.init.value + checkpoint.read + unsaved
@@ -172,12 +174,6 @@ def enough_storage(how: Reliability, at: Callable[[float], Goodput]) -> float:
     best = at(1e6).share
     times = next((2.0**power for power in range(-8, 20) if at(2.0**power).share >= best - ENOUGH), 2.0**20)
     return how.write.value * times
-
-
-def _checkpoint(how: Reliability, parameters: float, gpus: int, asynchronous: bool) -> Checkpoint:
-    size = how.state.value * parameters
-    write, read_back = size / (how.write.value * 1e9 * gpus), size / (how.read.value * 1e9 * gpus)
-    return Checkpoint(size, write, min(how.blocking.value, write) if asynchronous else write, read_back)
 
 
 def interval(blocking: float, mtti: float) -> float:
