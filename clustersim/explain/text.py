@@ -164,12 +164,9 @@ def compared(comparison: Comparison, strong: Emphasis = str) -> list[str]:
     for name, time in zip(titles, times, strict=True):
         change = "" if time == times[0] else f"  {100 * (time / times[0] - 1):+.1f} %"
         text.append(f"{name:<{width}}  {strong(duration(time))}{change}")
-    return [*text, "", *_differences(comparison), *_seconds(comparison)]
-
-
-def _differences(comparison: Comparison) -> list[str]:
     rows = [(f"  {plain(key, 2 * WIDE)}", *_values(values)) for key, values in comparison.differences.items()]
-    return ["what differs", *table(rows, "<")] if rows else ["nothing in the inputs differs"]
+    differ = ["what differs", *table(rows, "<")] if rows else ["nothing in the inputs differs"]
+    return [*text, "", *differ, *_seconds(comparison)]
 
 
 def _values(values: Sequence[object]) -> list[str]:

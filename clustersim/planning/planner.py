@@ -238,8 +238,8 @@ class Planner:
     def _refine(self, state: _PlanSearch) -> None:
         """Add the plans that may be the best, and raise the bounds of all others.
 
-        The nodes of the best plan get the full search of `optimize`. Then the sizes that may be better are searched with all
-        orders, those with the shortest steps on each number of nodes first.
+        The nodes of the best plan get the full search of `optimize`, once no other plan may cost half of it. Then the sizes that
+        may be better are searched with all orders, those with the shortest steps on each number of nodes first.
         """
         request, sizes, refined, rounds, count = state.request, state.space.sizes, set[tuple[int, int]](), 0, FIRST
         cluster, level = self.clusters(state.kind), self._level(state)
@@ -249,13 +249,14 @@ class Planner:
             bounds = np.where(np.isinf(sizes.seconds), math.inf, request.costs(amounts))
             state.bound = float(bounds.min(initial=math.inf))
             best = state.best()
-            if best and (best.nodes, best.row["global_batch"]) not in refined:
-                self._on(state, best, refined)
-                continue
             most = float(request.costs(best.amounts)) * (1 - NEAR) if best else math.inf
             open_ = ~closed & (bounds <= most) & (bounds < math.inf)
             group = np.lexsort((bounds, sizes.ranks // EACH, ~open_))[: min(count, open_.sum())]
-            if not len(group) or (best and rounds == ROUNDS):
+            last = not len(group) or (best and rounds == ROUNDS)
+            if best and (last or state.bound > most / 2) and (best.nodes, best.row["global_batch"]) not in refined:
+                self._on(state, best, refined)
+                continue
+            if last:
                 return
             rounds += 1
             wanted = self._wanted(request, state.kind, level, most)

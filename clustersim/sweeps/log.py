@@ -110,7 +110,12 @@ class SweepLog:
 @contextmanager
 def opened(target: Path, question: Question, force: bool = False) -> Iterator[SweepLog]:
     """Yield the log of the folder `target`, under the rules of `kept`."""
-    with kept(target, question, lambda place: _empty(place, question), force) as (real, shown):
+
+    def empty(place: Path) -> None:
+        store.write_manifest(place, question.manifest([], complete=False))
+        (place / LOG).touch()
+
+    with kept(target, question, empty, force) as (real, shown):
         yield SweepLog(real, question, shown)
 
 
@@ -161,11 +166,6 @@ def _locked(target: Path, real: Path) -> Iterator[None]:
         yield
     finally:
         lock.__exit__(None, None, None)
-
-
-def _empty(place: Path, question: Question) -> None:
-    store.write_manifest(place, question.manifest([], complete=False))
-    (place / LOG).touch()
 
 
 def read(target: Path) -> tuple[dict[str, Point], dict[str, Row], int]:
