@@ -27,7 +27,7 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.collectives.nccl.choose import choose, collective_seconds
 from clustersim.collectives.nccl.shape import CommunicatorShape, layout
 from clustersim.collectives.plan import NCCL
-from clustersim.engine.groups import holders
+from clustersim.engine.groups import replica_groups
 from clustersim.errors import ClustersimError
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
@@ -207,7 +207,7 @@ class Estimator:
         """Return the least seconds per byte of a collective of 2^power bytes among ranks with the same parameters."""
         if (key := (mesh, pipeline.copies, op, power)) not in self._rates:
             if key[:2] not in self._shapes:
-                self._shapes[key[:2]] = layout(self.cluster, np.sort(holders(mesh, pipeline)[0]))[0]
+                self._shapes[key[:2]] = layout(self.cluster, np.sort(replica_groups(mesh, pipeline)[0]))[0]
             choice = choose(op, size := 2.0**power, self._shapes[key[:2]], self.cluster.node)
             self._rates[key] = collective_seconds(choice, size, self.cluster.node.nccl.launch) / size
         return self._rates[key]
