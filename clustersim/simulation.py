@@ -14,9 +14,9 @@ from clustersim.arrays import Floats, Ints
 from clustersim.cache import Cache
 from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work
-from clustersim.engine.draws import drawn
+from clustersim.engine.draws import execute_draws
 from clustersim.engine.memory import RankMemory, memory_by_rank
-from clustersim.engine.player import Engine, plan_cache, play
+from clustersim.engine.player import Engine, plan_cache, run_step
 from clustersim.engine.record import Record
 from clustersim.errors import ClustersimError, InputError
 from clustersim.garbage import uncollected
@@ -174,7 +174,7 @@ class Simulator:
 
     def simulate(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> Record:
         """Simulate one step of a job that has the cluster to itself. progress: receives `simulate 40%` and the like."""
-        return play(work, self.cluster, fold, engine, lambda share: progress(f"simulate {share:.0%}"))
+        return run_step(work, self.cluster, fold, engine, lambda share: progress(f"simulate {share:.0%}"))
 
     def draw(self, job: Job, draws: int | None = None, engine: Engine = "auto", progress: Progress = silent) -> Floats:
         """Return the seconds of random steps of a loaded job whose GPU speeds vary by the cluster's `jitter` (draws,).
@@ -188,11 +188,11 @@ class Simulator:
         job, count = self.placed(job), draws or jitter.draws
         work = self.preparation.work(job, np.arange(job.mesh.size))
         if is_constant(jitter):
-            return np.full(count, play(work, self.cluster, engine=engine).end)
+            return np.full(count, run_step(work, self.cluster, engine=engine).end)
         drawn_factors = (factors(jitter, self.cluster.gpus, number) for number in range(count))
         steps = np.empty(count)
         recompiled = self.preparation.runs_on(job)
-        for number, record in enumerate(drawn(work, self.cluster, drawn_factors, engine, recompiled)):
+        for number, record in enumerate(execute_draws(work, self.cluster, drawn_factors, engine, recompiled)):
             steps[number] = record.end
             progress(f"draw {(number + 1) / count:.0%}")
         return steps
@@ -212,7 +212,7 @@ class Simulator:
         # if the host launches ahead, times decide what waits for it, so a plan holds only for its own times
         structure = None if self.preparation.runs_on(job) else self.preparation.structure(job)
         work = self.preparation.work(job, np.arange(job.mesh.size))
-        return work, play(work, self.cluster, engine=engine, cache=self.plans, structure=structure)
+        return work, run_step(work, self.cluster, engine=engine, cache=self.plans, structure=structure)
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for unknown names of plug-ins."""

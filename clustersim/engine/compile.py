@@ -219,7 +219,10 @@ class _Binder:
     def alike(self, families: tuple[str, ...]) -> Sequence[LikeCells]:
         """Return for each rank cell the cells with the same flows as its group in each of `families`."""
         if families not in self.known:
-            like = [(self.activities.network.alike(one), self.groups[one][self.cells].tolist()) for one in families]
+            like = [
+                (self.activities.network.equivalent_cells(one), self.groups[one][self.cells].tolist())
+                for one in families
+            ]
             columns = [[first[cell] for cell in own] for first, own in like]
             self.known[families] = list(zip(*columns, strict=True)) or [()] * len(self.cells)
         return self.known[families]
@@ -243,7 +246,7 @@ class _Binder:
         """Return for each rank cell an activity as long as the host must be ahead before a computation, so that nothing waits."""
         both = zip(self.compute(task.items, task.launches), self.compute(task.items, None), strict=True)
         every = self.activities.activities
-        return [self.activities.alone(every[fresh].idle - every[later].idle) for fresh, later in both]
+        return [self.activities.alone(every[fresh].timing.idle - every[later].timing.idle) for fresh, later in both]
 
     def extra(self, launches: Launches) -> float:
         """Return the host's seconds for launches other than of kernels: collectives before, and tensors one by one."""
@@ -332,7 +335,7 @@ class Activities:
 
     def transfers(self, call: Collective, cells: Sequence[int]) -> list[int]:
         """Return the activity of one collective or one message in each of the group cells `cells`."""
-        flows, like = self.network.flows(call), self.network.alike(call.group)
+        flows, like = self.network.flows(call), self.network.equivalent_cells(call.group)
 
         def make(row: LikeCells) -> Activity:
             """Return the activity. row: one pair, (first group cell with the same flows, first whose flows take as long)."""

@@ -125,26 +125,6 @@ class Activity:
             Segment(row[0], None if flow_index < 0 else self.flows[flow_index], *row[1:]) for row, flow_index in pairs
         ]
 
-    @property
-    def compute(self) -> float:
-        """Seconds of computation."""
-        return self.timing.compute
-
-    @property
-    def idle(self) -> float:
-        """Seconds on an idle fabric."""
-        return self.timing.idle
-
-    @property
-    def ends(self) -> list[float]:
-        """End of the computation and of the flow of each segment on an idle fabric, in seconds."""
-        return self.timing.ends
-
-    @property
-    def exposed(self) -> Mapping[str, float]:
-        """{family: seconds of flows that no computation overlaps}, as in SegmentTimes."""
-        return self.timing.exposed
-
 
 class Environment(simpy.Environment):
     """SimPy's environment, which also counts events."""
@@ -237,7 +217,7 @@ def _parts_of(activity: Activity) -> tuple[Parts, LinkRates]:
     demands, peak_rates = [link_rates(flow) for flow in activity.flows], dict[int, float]()
     for link, rate in chain(*demands):
         peak_rates[link] = max(peak_rates.get(link, 0.0), rate)
-    ends, order = activity.ends, activity.timing.order
+    ends, order = activity.timing.ends, activity.timing.order
     segment_rates = [demands[flow_index] if flow_index >= 0 else [] for flow_index in order]
     parts = list(zip(activity.segments, segment_rates, ends[::2], ends[1::2], strict=True))
     return parts if peak_rates else [], list(peak_rates.items())
@@ -275,7 +255,7 @@ class Fabric:
             known = self._parts[activity] = _parts_of(activity)
         parts, demand = known
         if not parts:  # without links nothing is slowed: one time-out for all of its segments
-            self.env.timeout(activity.idle).callbacks.append(lambda _: done(None))
+            self.env.timeout(activity.timing.idle).callbacks.append(lambda _: done(None))
             return
         running, tight = Running(parts, demand, done, self.env.now), list[int]()
         for link, rate in demand:
@@ -294,7 +274,7 @@ class Fabric:
                     follow(self._run_segments(holder))
             follow(self._run_segments(running))
         else:  # while all of its links have room nothing slows it: it sleeps until its end on an idle fabric
-            running.timer = self.env.timeout(activity.idle)
+            running.timer = self.env.timeout(activity.timing.idle)
             running.timer.callbacks.append(partial(self._end_activity, running, None))
 
     def _end_activity(self, running: Running, segment_ends: list[float] | None, _: object = None) -> None:

@@ -1,4 +1,4 @@
-"""The shared network of folded jobs: flows of representative groups on representative links."""
+"""The network that folded jobs share: flows of representative groups on representative links."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
 GroupKind = tuple[int, ...] | CommunicatorShape
-"""Node types of a group, as indices into `Topology.kinds`, () in a cluster of one type; for a message, the shape of its
-communicator."""
+"""What a collective's plan depends on besides its family: the node types of the group, as indices into `Topology.kinds`, () in a
+cluster of one type; for a message, the shape of its communicator."""
 GroupPlans = Mapping[GroupKind, CollectivePlan]
 """{kind of group: plan of the collective}"""
 
 
 class LinkLoads(NamedTuple):
-    """Bytes over links per byte of a collective. Rows of group cell c are start[c] to start[c + 1]."""
+    """Loads of a phase on links, by group cell. Rows of group cell c are start[c] to start[c + 1]."""
 
     start: Ints
+    """First row of each group cell, followed by the number of rows (group cells + 1,)."""
     link: Ints
-    """Link of each row, distinct within a group cell."""
+    """Link cell of each row, distinct within a group cell (rows,)."""
     weight: Floats
+    """Bytes over one link of the link cell per byte of the collective, of all groups of the group cell (rows,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,105 +48,115 @@ class Network:
     plans: Mapping[Collective, GroupPlans]
     """Plan of each collective, by kind of group."""
     traffic: Mapping[Variant, tuple[Traffic, ...]]
-    """Traffic of each variant by phase; the method `phases` gives its loads on all links."""
+    """Traffic of each variant by phase, maybe without loads; the method `phases` returns it with loads on all links."""
     cells: Partition
-    """Equivalence of ranks and groups of the job, and of links; link cells are shared by all jobs on the cluster."""
+    """Cells of equivalent ranks and groups of the job, and of links; link cells are shared by all jobs on the cluster."""
     capacity: Floats
     """Bytes/s of each link cell that can be a bottleneck."""
     loads: Mapping[Variant, tuple[LinkLoads, ...]]
-    """Loads, by phase, of all groups of a group cell on one link of each link cell."""
+    """Loads of each variant on links, by phase."""
     kinds: Mapping[str, Sequence[GroupKind]] = field(default_factory=dict)
     """{family: kind of each group cell}, for families with several kinds."""
-    known: dict[Collective, Sequence[tuple[Flow, ...]]] = field(default_factory=dict)
+    known_flows: dict[Collective, Sequence[tuple[Flow, ...]]] = field(default_factory=dict)
     cell_rows: dict[Variant, list[tuple[list[float], list[float], list[int], LinkLoads]]] = field(default_factory=dict)
-    like: dict[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    known_cells: dict[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the loads of its traffic: an exchange of all pairs has some for each of them."""
-        arrays = (a for parts in self.traffic.values() for one in parts for a in (one.group, one.link, one.weight))
-        return sum(a.nbytes for a in arrays if 0 not in a.strides)
+        """Bytes of memory that the loads of `traffic` occupy; an exchange of all pairs has loads for each pair."""
+        arrays = (array for phases in self.traffic.values() for t in phases for array in (t.group, t.link, t.weight))
+        return sum(array.nbytes for array in arrays if 0 not in array.strides)
 
     def phases(self, variant: Variant) -> tuple[Traffic, ...]:
-        """Return the traffic of a variant on all links."""
+        """Return the traffic of a variant with its loads on all links, by phase."""
 
-        def found() -> tuple[Traffic, ...]:
+        def on_all_links() -> tuple[Traffic, ...]:
             return tuple(t.everywhere(self.topology) for t in self.traffic[variant])
 
-        return self.topology.cache.once(("phases", self.cells.key, variant), found)
+        return self.topology.cache.once(("phases", self.cells.key, variant), on_all_links)
 
     def plan(self, call: Collective, cell: int) -> CollectivePlan:
-        """Return the plan of a call in groups of a cell."""
-        own = self.plans[call]
-        if len(own) > 1:
-            return own[self.kinds[call.group][cell]]
-        [carried] = own.values()
-        return carried
+        """Return the plan of a collective or message in group cell `cell` of its family."""
+        plans = self.plans[call]
+        if len(plans) > 1:
+            return plans[self.kinds[call.group][cell]]
+        [common_plan] = plans.values()
+        return common_plan
 
     def variant(self, call: Collective, cell: int) -> Variant:
-        """Return the variant of a call in groups of a cell."""
+        """Return the variant of a collective or message in group cell `cell` of its family."""
         return _variant(call, self.plan(call, cell))
 
     def flows(self, call: Collective) -> Sequence[tuple[Flow, ...]]:
-        """Return the flows of a call in a group of each cell; the first pays the launch. Those of like cells are one object."""
-        if (known := self.known.get(call)) is None:
-            own, made = self.plans[call], dict[int, tuple[Flow, ...]]()
-            first = [cell for cell, _ in self.alike(call.group)]
-            phases = {kind: self.by_cell(_variant(call, one)) for kind, one in own.items()}
-            kinds = self.kinds[call.group] if len(own) > 1 else [*own] * len(first)
+        """Return the flows of a call, one per phase, in a group of each group cell; the first flow's latency has the launch.
+
+        Equivalent cells (`equivalent_cells`) have one object.
+        """
+        if (known := self.known_flows.get(call)) is None:
+            plans, flows_of_cell = self.plans[call], dict[int, tuple[Flow, ...]]()
+            first = [cell for cell, _ in self.equivalent_cells(call.group)]
+            phases = {kind: self.by_cell(_variant(call, plan)) for kind, plan in plans.items()}
+            kinds = self.kinds[call.group] if len(plans) > 1 else [*plans] * len(first)
             for cell in dict.fromkeys(first):
-                one, found = own[kinds[cell]], list[Flow]()
-                start = one.latency if one.latency is not None else self.topology.launch if one.phases else 0.0
-                for latency, bound, begin, loads in phases[kinds[cell]]:
-                    hops = latency[cell] if one.latency is None else 0.0
-                    a, b, rate = begin[cell], begin[cell + 1], one.rate if one.rate < bound[cell] else bound[cell]
-                    found += (Flow(call.group, start + hops, call.size, rate, loads.link[a:b], loads.weight[a:b]),)
-                    start = 0.0
-                made[cell] = tuple(found)
-            known = self.known[call] = [made[cell] for cell in first]
+                plan, flows = plans[kinds[cell]], list[Flow]()
+                launch = plan.latency if plan.latency is not None else self.topology.launch if plan.phases else 0.0
+                for latency, bound, start, loads in phases[kinds[cell]]:
+                    hops = latency[cell] if plan.latency is None else 0.0
+                    rows, rate = (
+                        slice(start[cell], start[cell + 1]),
+                        plan.rate if plan.rate < bound[cell] else bound[cell],
+                    )
+                    flows += (Flow(call.group, launch + hops, call.size, rate, loads.link[rows], loads.weight[rows]),)
+                    launch = 0.0
+                flows_of_cell[cell] = tuple(flows)
+            known = self.known_flows[call] = [flows_of_cell[cell] for cell in first]
         return known
 
-    def alike(self, family: str) -> Sequence[tuple[int, int]]:
-        """Return, for each group cell of a family, the first one whose flows take as long and load the same links, and the first
-        one whose flows take as long, on any links."""
-        if family not in self.like:
-            plans = ((call, one) for call, own in self.plans.items() if call.group == family for one in own.values())
-            count = len(self.cells.groups[family].first)
-            alone = [-1] * count
-            columns: list[Sequence[object]] = [self.kinds.get(family) or alone]
+    def equivalent_cells(self, family: str) -> Sequence[tuple[int, int]]:
+        """Return two group cells for each group cell of a family: the first with equal flows, and the first with equal times.
+
+        Flows with equal times have the same latency and bound, maybe on other links.
+        """
+        if family not in self.known_cells:
+            plans = (
+                (call, p) for call, by_kind in self.plans.items() if call.group == family for p in by_kind.values()
+            )
+            own_links = [-1] * len(self.cells.groups[family].first)
+            columns: list[Sequence[object]] = [self.kinds.get(family) or own_links]
             for latency, bound, start, _ in chain.from_iterable(
                 map(self.by_cell, dict.fromkeys(starmap(_variant, plans)))
             ):
-                # a cell with links of its own is like no other
-                alone = [cell if start[cell] < start[cell + 1] else known for cell, known in enumerate(alone)]
+                # a cell with links of its own has the flows of no other cell
+                own_links = [cell if start[cell] < start[cell + 1] else known for cell, known in enumerate(own_links)]
                 columns += latency, bound
-            long = _firsts([*zip(*columns, strict=True)])
-            self.like[family] = list(zip(_firsts([*zip(long, alone, strict=True)]), long, strict=True))
-        return self.like[family]
+            same_times = _firsts([*zip(*columns, strict=True)])
+            same_flows = _firsts([*zip(same_times, own_links, strict=True)])
+            self.known_cells[family] = list(zip(same_flows, same_times, strict=True))
+        return self.known_cells[family]
 
     def by_cell(self, variant: Variant) -> Sequence[tuple[list[float], list[float], list[int], LinkLoads]]:
-        """Return, for each phase of a variant, latency, bound and first load by group cell, and the loads."""
+        """Return (latency, bound, first load, loads) for each phase of a variant; the first three are lists by group cell."""
         if variant not in self.cell_rows:
             first = self.cells.groups[variant[0]].first
-            both = zip(self.traffic[variant], self.loads[variant], strict=True)
+            pairs = zip(self.traffic[variant], self.loads[variant], strict=True)
             self.cell_rows[variant] = [
-                (one.latency[first].tolist(), one.bound[first].tolist(), own.start.tolist(), own) for one, own in both
+                (t.latency[first].tolist(), t.bound[first].tolist(), loads.start.tolist(), loads) for t, loads in pairs
             ]
         return self.cell_rows[variant]
 
     def bytes_by_link(self, sizes: Mapping[tuple[Variant, int], float]) -> Floats:
-        """Return the bytes over every link (links,), given {(variant, group cell): bytes} of each group's collectives."""
+        """Return the bytes over every link (links,). sizes: bytes of the collectives of each group, by variant and group cell."""
 
-        def found() -> Floats:
+        def compute_bytes() -> Floats:
             total = np.zeros(len(self.topology.capacity))
             for variant in dict.fromkeys(variant for variant, _ in sizes):
-                of = self.cells.groups[variant[0]].of
-                size = np.array([sizes.get((variant, cell), 0.0) for cell in range(of.max() + 1)])[of]
+                group_cell = self.cells.groups[variant[0]].of
+                size = np.array([sizes.get((variant, cell), 0.0) for cell in range(group_cell.max() + 1)])[group_cell]
                 for t in self.traffic[variant]:
                     total += t.bytes_on_links(self.topology, size)
             return total
 
-        return self.topology.cache.once(("bytes", self.cells.key, tuple(sizes.items())), found)
+        return self.topology.cache.once(("bytes", self.cells.key, tuple(sizes.items())), compute_bytes)
 
 
 def _firsts(keys: Sequence[Hashable]) -> list[int]:
@@ -154,16 +166,16 @@ def _firsts(keys: Sequence[Hashable]) -> list[int]:
 
 
 class Tenant(NamedTuple):
-    """A placed job as input of the network."""
+    """A placed job as input of the network: its ranks, and which of them communicate."""
 
     families: Sequence[tuple[Family, Sequence[Collective]]]
-    """Families, each with its collectives; their `ranks` are ranks of the job."""
+    """(family, its distinct collectives) for each family; `Family.ranks` are ranks of the job here."""
     gpus: Ints
     """GPU of every rank (ranks,)."""
     seeds: Ints
-    """Integer of 0 or more per rank; ranks of different seeds are never folded (ranks,)."""
+    """Number of 0 or more for each rank; ranks with different numbers are never folded (ranks,)."""
     key: Hashable = None
-    """Key in the cluster's cache for everything but the sizes of collectives; None: results are not shared with equal jobs."""
+    """Key in the cluster's cache for the job without its sizes of collectives; None: results are not shared with equal jobs."""
 
 
 class Demand(NamedTuple):
@@ -174,133 +186,139 @@ class Demand(NamedTuple):
     plans: Sequence[Mapping[Collective, GroupPlans]]
     """Plans of the collectives of each job."""
     phases: Sequence[Mapping[Variant, tuple[Traffic, ...]]]
-    """Traffic of each variant of each job, with latency and bound."""
+    """{variant: traffic of its phases} for each job; loads are left out if they can be recomputed (`Traffic.bare`)."""
     links: Ints
     """Links that could be bottlenecks, sorted."""
     loads: tuple[Traffic, ...]
-    """Loads of all phases, one after the other, on those links."""
+    """Traffic of all phases of all jobs, in the order of `phases`, with loads on `links` only."""
     key: Hashable
-    """Key for everything but the sizes of collectives, and for what depends only on that."""
+    """Key in the cluster's cache for jobs and loads, without the sizes of collectives."""
 
 
 class _TrafficKey(NamedTuple):
-    """Size-independent key of the traffic of a variant."""
+    """What the traffic of a variant depends on, besides its family and operation."""
 
     phases: tuple[Phase | AllPairs, ...]
     rate: float
+    """Largest bytes/s of its plans."""
     hops: bool
+    """Whether latencies of routes count, because a plan has no latency of its own."""
     messages: tuple[tuple[float, float], ...] = ()
-    """(seconds, bytes/s) of the messages of each kind of group, if there are several."""
+    """(latency in seconds, bytes/s) of messages in each kind of group; () with a single kind."""
 
 
 def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
     """Return the loads that jobs sharing a cluster may put on its links.
 
-    Results for known jobs are cached with the cluster: sizes of collectives change only plans.
+    Results are cached with the cluster by the keys of tenants; sizes of collectives change only plans.
     """
-    tenants = tuple(one if one.key is not None else one._replace(key=object()) for one in tenants)
-    plans = [_plans(topology, one) for one in tenants]
-    carried = [_carried(one) for one in plans]
-    key = tuple((one.key, *((v, *c[1:]) for v, c in own.items())) for one, own in zip(tenants, carried, strict=True))
+    tenants = tuple(tenant if tenant.key is not None else tenant._replace(key=object()) for tenant in tenants)
+    plans = [_plans(topology, tenant) for tenant in tenants]
+    traffic_keys = [_traffic_keys(job_plans) for job_plans in plans]
+    pairs = list(zip(tenants, traffic_keys, strict=True))
+    key = tuple((tenant.key, *((v, *k[1:]) for v, k in keys.items())) for tenant, keys in pairs)
 
-    def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[Traffic, ...], object]:
-        """Return the loads of each job by variant, the scarce links, the loads on these, and a new cache key."""
-        phases = tuple(_phases(topology, *one) for one in zip(range(len(tenants)), tenants, carried, strict=True))
-        links, loads = scarce(topology, _flat(phases))
-        bare = tuple({v: tuple(t.bare() for t in parts) for v, parts in own.items()} for own in phases)
+    def compute_demand() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[Traffic, ...], object]:
+        """Return the last four fields of Demand, with a new object as cache key."""
+        phases = tuple(_phases(topology, job, *pair) for job, pair in enumerate(pairs))
+        links, loads = scarce(topology, _all_traffic(phases))
+        bare = tuple({v: tuple(t.bare() for t in parts) for v, parts in by_variant.items()} for by_variant in phases)
         return bare, links, loads, object()  # a key that is quick to hash
 
-    return Demand(topology, tenants, plans, *topology.cache.once(("demand", key), found))
+    return Demand(topology, tenants, plans, *topology.cache.once(("demand", key), compute_demand))
 
 
-def _flat(of_jobs: Iterable[Mapping[Variant, tuple[Traffic, ...]]]) -> list[Traffic]:
-    """Return all phases of all jobs, one after the other."""
-    return [t for phases in of_jobs for parts in phases.values() for t in parts]
+def _all_traffic(jobs: Iterable[Mapping[Variant, tuple[Traffic, ...]]]) -> list[Traffic]:
+    """Return the traffic of all phases of all jobs, in order."""
+    return [t for phases in jobs for parts in phases.values() for t in parts]
 
 
 def folded(demand: Demand, fold: bool = True) -> Partition:
-    """Return the equivalence of ranks, groups and links; `fold` off: none."""
+    """Return the cells of equivalent ranks, groups and links; without `fold` each is a cell of its own."""
     question = ("folded", demand.key, fold)
 
-    def found() -> Partition:
-        capacity, flat = demand.topology.capacity[demand.links], _flat(demand.phases)
-        return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, demand.loads, capacity, fold)
+    def compute_partition() -> Partition:
+        capacity, all_traffic = demand.topology.capacity[demand.links], _all_traffic(demand.phases)
+        families = _families_of_all(demand.tenants)
+        return partition(_seeds(demand.tenants), families, all_traffic, demand.loads, capacity, fold)
 
-    return demand.topology.cache.once(question, found)._replace(key=question)
+    return demand.topology.cache.once(question, compute_partition)._replace(key=question)
 
 
 def networks(demand: Demand, cells: Partition) -> tuple[Network, ...]:
-    """Return the network of every job; they share only links: cells of ranks and groups never mix jobs."""
+    """Return the network of every job. cells: cells of all jobs, from `folded`; jobs share only cells of links."""
 
-    def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[LinkLoads, ...]]], ...]]:
+    def compute_loads() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[LinkLoads, ...]]], ...]]:
         """Return the bytes/s of each link cell, and for each job its partition and {variant: link loads of each phase}."""
         capacity = demand.topology.capacity[demand.links[cells.links.first]]
-        each, jobs = iter(demand.loads), []
-        for phases, own in zip(demand.phases, _shares(cells, demand.tenants), strict=True):
+        traffic, jobs = iter(demand.loads), []
+        for phases, own in zip(demand.phases, _job_partitions(cells, demand.tenants), strict=True):
             loads = {
-                v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in parts) for v, parts in phases.items()
+                v: tuple(_link_loads(next(traffic), own.groups[v[0]], own.links) for _ in parts)
+                for v, parts in phases.items()
             }
             jobs.append((own, loads))
         return capacity, tuple(jobs)
 
-    capacity, jobs = demand.topology.cache.once(("networks", cells.key), found)
+    capacity, jobs = demand.topology.cache.once(("networks", cells.key), compute_loads)
     return tuple(
         Network(
             demand.topology,
             plans,
             phases,
-            own._replace(key=(cells.key, job)),
+            job_cells._replace(key=(cells.key, job)),
             capacity,
             loads,
-            _kinds(demand.topology, tenant, own),
+            _group_kinds(demand.topology, tenant, job_cells),
         )
-        for job, (plans, phases, tenant, (own, loads)) in enumerate(
+        for job, (plans, phases, tenant, (job_cells, loads)) in enumerate(
             zip(demand.plans, demand.phases, demand.tenants, jobs, strict=True)
         )
     )
 
 
-def _kinds(topology: Topology, tenant: Tenant, cells: Partition) -> dict[str, list[GroupKind]]:
+def _group_kinds(topology: Topology, tenant: Tenant, cells: Partition) -> dict[str, list[GroupKind]]:
     """Return {family: kind of each group cell}, without families of a single kind."""
-    found: dict[str, list[GroupKind]] = {}
+    result: dict[str, list[GroupKind]] = {}
     for family, collectives in tenant.families:
         first = cells.groups[family.name].first
-        if all(one.op == "send" for one in collectives):
-            kinds, which = _message_shapes(topology, tenant, family)
-            found[family.name] = [kinds[kind] for kind in which[first].tolist()]
+        if all(collective.op == "send" for collective in collectives):
+            shapes_of_family, shape = _message_shapes(topology, tenant, family)
+            result[family.name] = [shapes_of_family[index] for index in shape[first].tolist()]
         elif topology.pools:
-            found[family.name] = [types_of(topology, row) for row in tenant.gpus[family.ranks[first]]]
-    return found
+            result[family.name] = [types_of(topology, row) for row in tenant.gpus[family.ranks[first]]]
+    return result
 
 
 def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple[tuple[CommunicatorShape, ...], Ints]:
     """Return the distinct communicator shapes of messages between two ranks, and the index of each pair's shape.
 
-    A communicator of more ranks has the latencies of messages, and tells whether they stay in a node.
+    family: a family of messages, whose pairs may use communicators of more ranks. Then the shape is the communicator's, but the
+    additional latency, the node types and whether it stays inside a node are the pair's.
     """
 
-    def asked() -> tuple[tuple[CommunicatorShape, ...], Ints]:
-        # messages back go over the same pairs, and so do those of every job whose pipelines stand there
-        pairs, wide = ordered(tenant.gpus[family.ranks]), family.communicators
-        joined = pairs if wide is None else ordered(tenant.gpus[wide])
-        question = ("shapes of pairs", fingerprint(pairs), wide is None, joined.shape, fingerprint(joined))
-        return topology.cache.once(question, lambda: found(pairs, joined))
+    def find_shapes() -> tuple[tuple[CommunicatorShape, ...], Ints]:
+        # messages back use the same pairs, and so does every job with its pipelines on these GPUs
+        pairs, communicators = ordered(tenant.gpus[family.ranks]), family.communicators
+        carriers = pairs if communicators is None else ordered(tenant.gpus[communicators])
+        question = ("shapes of pairs", fingerprint(pairs), communicators is None, carriers.shape, fingerprint(carriers))
+        return topology.cache.once(question, lambda: combine_shapes(pairs, carriers))
 
-    def found(pairs: Ints, joined: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
-        """Return shapes and indices. pairs: GPUs (pairs, 2). joined: GPUs of communicators, assigned to the pairs in rotation."""
-        own, which = pair_shapes(topology, pairs)
-        if joined is pairs:
-            return own, which
-        wide, of = shapes(topology, joined)
-        both = np.stack([which, np.resize(of, len(which))], axis=1)
-        first, of_both = distinct_rows(both)
-        kinds = [(own[a], wide[b]) for a, b in both[first].tolist()]
+    def combine_shapes(pairs: Ints, carriers: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
+        """Return shapes and indices. pairs: GPUs (pairs, 2). carriers: GPUs of communicators, assigned to pairs in rotation."""
+        shapes_of_pairs, shape = pair_shapes(topology, pairs)
+        if carriers is pairs:
+            return shapes_of_pairs, shape
+        carrier_shapes, carrier_shape = shapes(topology, carriers)
+        indices = np.stack([shape, np.resize(carrier_shape, len(shape))], axis=1)
+        first, combination = distinct_rows(indices)
+        combined = [(shapes_of_pairs[a], carrier_shapes[b]) for a, b in indices[first].tolist()]
         return different(
-            [b._replace(extra_latency=a.extra_latency, inside_nodes=a.nodes == 1, types=a.types) for a, b in kinds],
-            of_both,
+            [b._replace(extra_latency=a.extra_latency, inside_nodes=a.nodes == 1, types=a.types) for a, b in combined],
+            combination,
         )
 
-    return topology.cache.once(("message shapes", tenant.key, family.name), asked)
+    return topology.cache.once(("message shapes", tenant.key, family.name), find_shapes)
 
 
 def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:
@@ -314,82 +332,84 @@ def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:
 
 
 def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> GroupPlans:
-    """Return the plan of a collective for each kind of group in a family, by the kind's key."""
-    by_kind: Mapping[GroupKind, tuple[CommunicatorShape, ...]] = {(): ()}
+    """Return the plan of a collective for each kind of group in its family."""
+    shapes_by_kind: Mapping[GroupKind, tuple[CommunicatorShape, ...]] = {(): ()}
     if family.host:
         return {(): CollectivePlan("", "", (), (), None, math.inf, ())}
     if collective.op == "send":
-        by_kind = {kind: (kind,) for kind in _message_shapes(topology, tenant, family)[0]}
+        shapes_by_kind = {kind: (kind,) for kind in _message_shapes(topology, tenant, family)[0]}
     elif family.algorithm == NCCL or collective.op in MESSAGES:
         gpus = tenant.gpus[family.ranks]
         question = ("shapes", gpus.shape, fingerprint(gpus), family.shares)
         kinds = topology.cache.once(question, lambda: shapes(topology, gpus, family.shares)[0])
-        by_kind = {
-            types: tuple(one for one in kinds if one.types == types) for types in {one.types: 0 for one in kinds}
+        shapes_by_kind = {
+            types: tuple(shape for shape in kinds if shape.types == types)
+            for types in {shape.types: 0 for shape in kinds}
         }
     group = Group(family.ranks.shape[1], family.levels, family.shares, family.router)
-    return {kind: plan(topology, family.algorithm, own, group, collective) for kind, own in by_kind.items()}
+    return {
+        kind: plan(topology, family.algorithm, shapes_of_kind, group, collective)
+        for kind, shapes_of_kind in shapes_by_kind.items()
+    }
 
 
 def _variant(call: Collective, plan: CollectivePlan) -> Variant:
-    """Return the key of the traffic of a call: calls with equal keys load links alike."""
+    """Return the key of the traffic of a call: calls with equal keys load links equally per byte."""
     return call.group, call.op, plan.algorithm, plan.levels, plan.sizes
 
 
-def _carried(plans: Mapping[Collective, GroupPlans]) -> dict[Variant, _TrafficKey]:
-    """Return {variant: phases, rate and messages} of the plans."""
-    used: dict[Variant, list[Sequence[CollectivePlan]]] = {}
-    for c, own in plans.items():
-        for one in own.values():
-            same = tuple(own.values()) if c.op == "send" else (one,)
-            used.setdefault(_variant(c, one), []).append(same)
-    return {v: _of_variant(own) for v, own in used.items()}
-
-
-def _of_variant(plans: Sequence[Sequence[CollectivePlan]]) -> _TrafficKey:
-    """Return the traffic key of one variant from the plans of all sizes that use it."""
-    flat = [one for own in plans for one in own]
-    of_kinds = [
-        (min(one.latency or 0.0 for one in kind), max(one.rate for one in kind)) for kind in zip(*plans, strict=True)
-    ]
-    messages = tuple(of_kinds) if len(of_kinds) > 1 else ()
-    return _TrafficKey(
-        flat[-1].phases, max(one.rate for one in flat), any(one.latency is None for one in flat), messages
-    )
+def _traffic_keys(plans: Mapping[Collective, GroupPlans]) -> dict[Variant, _TrafficKey]:
+    """Return the traffic key of each variant, from the plans of all sizes that use it."""
+    plans_of: dict[Variant, list[Sequence[CollectivePlan]]] = {}
+    for c, by_kind in plans.items():
+        for p in by_kind.values():
+            kinds = tuple(by_kind.values()) if c.op == "send" else (p,)  # messages of all kinds are one traffic
+            plans_of.setdefault(_variant(c, p), []).append(kinds)
+    keys = {}
+    for v, rows in plans_of.items():
+        every = [*chain.from_iterable(rows)]
+        columns = zip(*rows, strict=True)
+        messages = [(min(p.latency or 0.0 for p in kind), max(p.rate for p in kind)) for kind in columns]
+        hops = any(p.latency is None for p in every)
+        keys[v] = _TrafficKey(
+            every[-1].phases, max(p.rate for p in every), hops, tuple(messages) if len(messages) > 1 else ()
+        )
+    return keys
 
 
 def _phases(
-    topology: Topology, job: int, tenant: Tenant, carried: Mapping[Variant, _TrafficKey]
+    topology: Topology, job: int, tenant: Tenant, traffic_keys: Mapping[Variant, _TrafficKey]
 ) -> Mapping[Variant, tuple[Traffic, ...]]:
-    """Return the traffic of each variant, without the latency of hops where its protocol has its own."""
-    families = {f.name: _of_job(f._replace(ranks=tenant.gpus[f.ranks]), job) for f, _ in tenant.families}
-    own = {f.name: f for f, _ in tenant.families}
-    found = {}
-    for v, one in carried.items():
-        parts = traffic(topology, families[v[0]], v[1], one.phases, one.hops)
-        rate: Floats | float = one.rate
-        if one.messages:
-            which = _message_shapes(topology, tenant, own[v[0]])[1]
-            latency, rate = np.array(one.messages)[which].T
+    """Return the traffic of each variant of job number `job`, without the latency of hops where its protocol has its own."""
+    families = {family.name: family for family, _ in tenant.families}
+    result = {}
+    for v, key in traffic_keys.items():
+        family = families[v[0]]
+        on_gpus = _of_job(family._replace(ranks=tenant.gpus[family.ranks]), job)
+        parts = traffic(topology, on_gpus, v[1], key.phases, key.hops)
+        rate: Floats | float = key.rate
+        if key.messages:
+            shape = _message_shapes(topology, tenant, family)[1]
+            latency, rate = np.array(key.messages)[shape].T
             parts = tuple(t._replace(latency=latency) for t in parts)  # so that groups of two kinds are not one cell
-        # faster it is never, nor must it make a link look short
-        found[v] = tuple(t._replace(bound=np.minimum(t.bound, rate)) for t in parts)
-    return found
+        # no transfer is faster than its plan, and a rate above it could make a link look scarce
+        result[v] = tuple(t._replace(bound=np.minimum(t.bound, rate)) for t in parts)
+    return result
 
 
 def _of_job(family: Family, job: int) -> Family:
-    """Return the family as one of job number `job`, with `@job` appended to its name."""
+    """Return the family with its field `job` set, and `@job` appended to its name, so that jobs have different names."""
     return family._replace(name=f"{family.name}@{job}", job=job)
 
 
 def _seeds(tenants: Sequence[Tenant]) -> Ints:
-    """Return the seeds of all ranks, job after job, those of each job above those of the jobs before it."""
-    above = np.cumsum([0, *(int(tenant.seeds.max()) + 1 for tenant in tenants)])
-    return np.concatenate([tenant.seeds + start for tenant, start in zip(tenants, above[:-1], strict=True)])
+    """Return the seeds of all ranks, job after job; no two jobs have equal ones."""
+    first_seed = np.cumsum([0, *(int(tenant.seeds.max()) + 1 for tenant in tenants)])
+    return np.concatenate([tenant.seeds + start for tenant, start in zip(tenants, first_seed[:-1], strict=True)])
 
 
-def _vertices(tenants: Sequence[Tenant]) -> list[Family]:
-    """Return the families of all jobs on ranks that are counted job after job."""
+def _families_of_all(tenants: Sequence[Tenant]) -> list[Family]:
+    """Return the families of all jobs, with ranks numbered job after job."""
     starts = np.cumsum([0, *(len(tenant.gpus) for tenant in tenants)])
     return [
         _of_job(family, job)._replace(ranks=family.ranks + starts[job])
@@ -398,23 +418,25 @@ def _vertices(tenants: Sequence[Tenant]) -> list[Family]:
     ]
 
 
-def _shares(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
-    """Yield the cells of each job: a run of the ranks' cells, as these are numbered by their first member."""
+def _job_partitions(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
+    """Yield the partition of each job. Its rank cells are consecutive: cells are numbered by their first member."""
     rank = cell = 0
     for job, tenant in enumerate(tenants):
-        of = cells.ranks.of[rank : rank + len(tenant.gpus)] - cell
-        mine = slice(cell, cell + int(of.max()) + 1)
+        cell_of_rank = cells.ranks.of[rank : rank + len(tenant.gpus)] - cell
+        own_cells = slice(cell, cell + int(cell_of_rank.max()) + 1)
         groups = {f.name: cells.groups[_of_job(f, job).name] for f, _ in tenant.families}
-        yield Partition(Cells(of, cells.ranks.first[mine] - rank, cells.ranks.size[mine]), groups, cells.links)
-        rank, cell = rank + len(of), mine.stop
+        yield Partition(
+            Cells(cell_of_rank, cells.ranks.first[own_cells] - rank, cells.ranks.size[own_cells]), groups, cells.links
+        )
+        rank, cell = rank + len(cell_of_rank), own_cells.stop
 
 
-def _loads(loads: Traffic, groups: Cells, links: Cells) -> LinkLoads:
+def _link_loads(loads: Traffic, groups: Cells, links: Cells) -> LinkLoads:
     """Return the loads of each group cell on one link of each link cell, summed over its groups."""
     count = len(links.first)
-    kept = np.flatnonzero(links.first[links.of[loads.link]] == loads.link)
-    key = groups.of[loads.group[kept]] * count + links.of[loads.link[kept]]
-    key, inverse = np.unique(key, return_inverse=True)
-    weight = np.bincount(inverse, loads.weight[kept], len(key)).astype(float, copy=False)
-    cell, link = np.divmod(key, max(count, 1))
+    rows = np.flatnonzero(links.first[links.of[loads.link]] == loads.link)
+    cell_link = groups.of[loads.group[rows]] * count + links.of[loads.link[rows]]
+    cell_link, inverse = np.unique(cell_link, return_inverse=True)
+    weight = np.bincount(inverse, loads.weight[rows], len(cell_link)).astype(float, copy=False)
+    cell, link = np.divmod(cell_link, max(count, 1))
     return LinkLoads(cell.searchsorted(np.arange(len(groups.first) + 1)), link, weight)

@@ -1,4 +1,4 @@
-"""Engines of a step: SimPy, the reference, or the event loop, which is faster with equal results."""
+"""The two engines that execute steps: SimPy, the reference, and the event loop, which is faster with equal results."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from clustersim.engine.times import Tasks, loop_times
 from clustersim.topology.model import Topology
 
 Engine = Literal["simpy", "auto"]
-"""Engine of a step: `simpy`, or `auto` for the event loop."""
+"""Name of an engine: `simpy`, or `auto` for the event loop."""
 ROOM = 640 << 20
-"""Largest number of bytes of cached compiled plans."""
+"""Default limit of the bytes of cached compiled plans."""
 EVENT, TASK = 33, 1_500
-"""Bytes of an event of a shape with its labels, and of a task with its activity."""
+"""Bytes of an event of a shape with its labels, and of a task with its activity, for the size of a cached plan."""
 
 
-def plan_cache(most: float = ROOM) -> Cache:
-    """Return a cache of up to `most` bytes of the compiled plans of a sweep, by the structure that jobs share."""
+def plan_cache(limit: float = ROOM) -> Cache:
+    """Return a cache {structure: compiled plan} for `run_step`, of up to `limit` bytes."""
     return Cache(
-        most, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks.shape.op) + tasks.plan.network.nbytes
+        limit, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks.shape.op) + tasks.plan.network.nbytes
     )
 
 
-def play(
+def run_step(
     work: Work,
     topology: Topology,
     fold: bool = True,
@@ -38,37 +38,41 @@ def play(
     cache: Cache | None = None,
     structure: Hashable = None,
 ) -> Record:
-    """Return one step of a job that has the cluster to itself.
+    """Simulate one step of a job that has the cluster to itself. Return its record.
 
-    fold: whether identical ranks are simulated once. progress: receives the share of completed tasks. cache: compiled plans of
-    other jobs (`plan_cache`) for the event loop. structure: key shared by jobs that differ only in kernel seconds; None: the plan
-    is not cached.
+    fold: whether identical ranks are simulated once. progress: called with the share of completed tasks (0 to 1). cache: compiled
+    plans (`plan_cache`), which only the event loop uses. structure: key shared by jobs that differ only in kernel seconds; None:
+    the plan is not cached. Raises SimulationError at a deadlock.
     """
-    kept = None if engine == "simpy" or structure is None else cache
-    if kept is not None and (known := kept.get(structure)) is not None:
-        return execute(known.retimed(work.seconds), engine)
-    [planned] = plan([work], topology, fold)
-    tasks = Tasks(planned)
-    # what a host launches between computations depends on their seconds: such a plan serves no other times
-    if kept is not None and not (tasks.shape.op >= BUSY).any():
-        kept.keep(structure, tasks)
+    plans = None if engine == "simpy" or structure is None else cache
+    if plans is not None and (compiled := plans.get(structure)) is not None:
+        return execute(compiled.retimed(work.seconds), engine)
+    [new_plan] = plan([work], topology, fold)
+    tasks = Tasks(new_plan)
+    # if hosts launch between computations, their tasks depend on kernel seconds: such a plan serves no other times
+    if plans is not None and not (tasks.shape.op >= BUSY).any():
+        plans.keep(structure, tasks)
     return execute(tasks, engine, progress)
 
 
 def execute(tasks: Tasks, engine: Engine = "simpy", progress: Callable[[float], None] = lambda _: None) -> Record:
-    """Return the record of one step of a job that is alone on its fabric."""
-    [[record]] = together([tasks], engine, progress=progress)
+    """Execute one step of a job that has the cluster to itself. Return its record. progress: as in `run_step`."""
+    [[record]] = execute_together([tasks], engine, progress=progress)
     return record
 
 
-def together(
+def execute_together(
     jobs: Sequence[Tasks],
     engine: Engine = "auto",
     steps: int = 1,
     starts: Sequence[float] = (),
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[list[Record], ...]:
-    """Return the complete steps of jobs that share a fabric; the arguments are those of `engine.compiled.loop`."""
+    """Execute steps of jobs that share a cluster. Return the records of each job's complete steps.
+
+    jobs: tasks from one call of `plan`. steps: number of steps that each job must complete. starts: start of each job in seconds;
+    () is 0 for all. progress: called with the share of completed tasks or steps. Details are in `engine.simulate.simulate`.
+    """
     capacity = jobs[0].plan.network.capacity
-    own = [loop_times(tasks, capacity) for tasks in jobs]
-    return (simulate if engine == "simpy" else loop)(capacity, own, steps, starts, progress)
+    loop_jobs = [loop_times(tasks, capacity) for tasks in jobs]
+    return (simulate if engine == "simpy" else loop)(capacity, loop_jobs, steps, starts, progress)

@@ -1,8 +1,8 @@
-"""Replay of traces: tasks of ranks with their dependencies, as a pass of free tasks.
+"""Replay of traces: the tasks of each rank with their dependencies, as one pass of free tasks.
 
-A rank's computations run one after the other, in the order in which it has them. So do the collectives of each of its groups
-and its messages to each peer, as NCCL's do; everything else begins when what it needs is over. Ranks of which nothing can tell
-apart what they do, and where, are one.
+A rank's computations run one after the other, in the order of its tasks. So do the collectives of each of its groups and its
+messages to each peer, as NCCL's do. Every other task starts when its dependencies have ended. Ranks with equal tasks in
+equivalent places of the cluster are simulated once.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class TracedRank(NamedTuple):
     """Tasks of a rank in a trace."""
 
     tasks: tuple[Task, ...]
-    """Free tasks; each waits for earlier ones."""
+    """Tasks with `free` set, each after the tasks that it waits for."""
     seconds: tuple[float, ...]
-    """Seconds of each computation or host task; 0 for others."""
+    """Seconds of each task that is a computation or on the host; 0 for others."""
 
 
 class ReplayTasks(NamedTuple):
@@ -42,70 +42,75 @@ class ReplayTasks(NamedTuple):
 
     ranks: Sequence[TracedRank]
     families: Mapping[str, Ints]
-    """Ranks of all groups by name (groups, n), with no rank in two groups of a family; families of messages, from the first rank
-    to the second, begin with p2p."""
+    """{family: ranks of its groups (groups, n)}, with no rank in two groups of a family; families of messages, from the first
+    rank to the second, begin with p2p."""
     communicators: Mapping[str, Ints]
-    """For families of messages, ranks of their communicators (groups, m), if other than the two ranks."""
+    """{family of messages: ranks of the communicator of each pair (groups, m)}; a family without is carried by the pairs."""
     notes: Sequence[str] = ()
-    """Assumptions, in words."""
+    """A sentence for each assumption."""
 
 
-def replay(topology: Topology, asked: ReplayTasks, engine: Engine = "auto", fold: bool = True) -> Record:
-    """Return the step of all ranks, rank i on GPU i, as one pass with all tasks. Raises SimulationError at a deadlock."""
-    gpus = np.arange(len(asked.ranks))
+def replay(topology: Topology, traced: ReplayTasks, engine: Engine = "auto", fold: bool = True) -> Record:
+    """Simulate all tasks, with rank i on GPU i, as one step of a single pass. Return its record.
+
+    fold: whether identical ranks are simulated once. Raises SimulationError at a deadlock.
+    """
+    gpus = np.arange(len(traced.ranks))
     upwards = fanouts(distinct(topology.numbering.node_of(gpus)), topology)
-    used: dict[str, dict[Collective, None]] = {name: {} for name in asked.families}
-    for task in chain.from_iterable(rank.tasks for rank in asked.ranks):
+    calls: dict[str, dict[Collective, None]] = {name: {} for name in traced.families}
+    for task in chain.from_iterable(rank.tasks for rank in traced.ranks):
         if task.collective is not None:
-            used[task.collective.group][task.collective] = None
+            calls[task.collective.group][task.collective] = None
     families = [
         Family(
             name,
             ranks,
             levels(topology.numbering.node_of(ranks), upwards),
             NCCL,
-            communicators=asked.communicators.get(name),
+            communicators=traced.communicators.get(name),
         )
-        for name, ranks in asked.families.items()
-        if used[name]
+        for name, ranks in traced.families.items()
+        if calls[name]
     ]
-    uses = [(family, tuple(used[family.name])) for family in families]
-    loads = demand(topology, [Tenant(uses, gpus, _seeds(topology, asked.ranks))])
+    family_calls = [(family, tuple(calls[family.name])) for family in families]
+    loads = demand(topology, [Tenant(family_calls, gpus, _seeds(topology, traced.ranks))])
     [network] = networks(loads, folded(loads, fold))
     first = network.cells.ranks.first
-    plan = _plan([asked.ranks[rank] for rank in first.tolist()], families, network)
-    bound = Tasks(plan)
+    plan = _plan([traced.ranks[rank] for rank in first.tolist()], families, network)
+    tasks = Tasks(plan)
     try:
-        return execute(bound, engine)
+        return execute(tasks, engine)
     except DeadlockError as error:
-        cell, place = bound.shape.place(error.task)
+        cell, index = tasks.shape.place(error.task)
         raise SimulationError(
-            f"deadlock: task {place} of rank {int(first[cell])} waits for what waits for it"
+            f"deadlock: task {index} of rank {int(first[cell])} waits for what waits for it"
         ) from None
 
 
 def _seeds(topology: Topology, ranks: Sequence[TracedRank]) -> Ints:
-    """Return a number per rank: ranks with equal numbers have equal tasks, possibly in other groups, on nodes of one type."""
-    kinds = topology.kind_of(np.arange(len(ranks))).tolist() if topology.pools else [0] * len(ranks)
-    known: dict[object, int] = {}
-    same = ((tuple(one._replace(kind="") for one in rank.tasks), rank.seconds) for rank in ranks)
-    return np.array([known.setdefault(one, len(known)) for one in zip(kinds, same, strict=True)], np.int64)
+    """Return a number per rank (ranks,): equal for ranks with equal tasks on nodes of one type."""
+    node_types = topology.kind_of(np.arange(len(ranks))).tolist() if topology.pools else [0] * len(ranks)
+    seed_of: dict[object, int] = {}
+    content = ((tuple(one._replace(kind="") for one in rank.tasks), rank.seconds) for rank in ranks)
+    return np.array([seed_of.setdefault(one, len(seed_of)) for one in zip(node_types, content, strict=True)], np.int64)
 
 
 def _plan(ranks: Sequence[TracedRank], families: Sequence[Family], network: Network) -> Plan:
-    """Return the plan of rank cells: one pass each."""
-    groups, made, cells = cells_of(families, network), Activities((), network), network.cells.ranks
+    """Return the plan of rank cells, with a program of one pass for each. ranks: first rank of each cell."""
+    groups, activities, cells = cells_of(families, network), Activities((), network), network.cells.ranks
 
-    def activity(cell: int, call: Collective | None, seconds: float) -> int:
+    def activity_index(cell: int, call: Collective | None, seconds: float) -> int:
         if call is None:
-            return made.alone(seconds)
-        return made.transfers(call, [int(groups[f"{call.group}/send" if call.op == "send" else call.group][cell])])[0]
+            return activities.alone(seconds)
+        return activities.transfers(
+            call, [int(groups[f"{call.group}/send" if call.op == "send" else call.group][cell])]
+        )[0]
 
-    does = [
-        activity(cell, task.collective, seconds)
+    task_activities = [
+        activity_index(cell, task.collective, seconds)
         for cell, rank in enumerate(ranks)
         for task, seconds in zip(rank.tasks, rank.seconds, strict=True)
     ]
     programs, role = [Program(Layout(rank.tasks), (), (0,)) for rank in ranks], np.arange(len(ranks))
-    own = programs, role, groups, made.activities, np.array(does), network
-    return Plan(*own, cells.first, cells.size)
+    columns = programs, role, groups, activities.activities, np.array(task_activities), network
+    return Plan(*columns, cells.first, cells.size)

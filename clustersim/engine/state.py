@@ -1,4 +1,4 @@
-"""State of a job's step while an engine in Python executes it: what the plain loop and SimPy have in common."""
+"""State of a job's step while an engine in Python executes it, shared by the plain loop and SimPy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from clustersim.engine.times import LoopJob
 
 
 def _view(column: Ints) -> Sequence[int]:
-    """Return a column of a shape as a sequence whose single values are read faster than those of an array, without a copy."""
+    """Return a column of a shape, without a copy, as a sequence with faster access to single values than an array."""
     return cast(Sequence[int], column.data)
 
 
 class StepState:
-    """Columns of a job that are read one value at a time, and the times of its step, by event unless stated otherwise."""
+    """Columns of a job that are read one value at a time (named as in Shape), and the times of its step (named as in Record)."""
 
     def __init__(self, fabric: Fabric, job: LoopJob) -> None:
         """fabric: the links that the job shares."""
@@ -40,7 +40,7 @@ class StepState:
         self.meeting_size, self.meeting_slot = _view(shape.meetings.size), _view(shape.meetings.slot)
 
     def reset(self, begin: float, unknown: float) -> None:
-        """Forget the last step: the next begins at `begin` (s). unknown: start and end of each event until it has run."""
+        """Reset the times for a step that begins at `begin` seconds. unknown: start and end of each event until it has run."""
         events, waits = self.shape.events, int(self.shape.pass_wait[-1])
         self.begin = begin
         self.start, self.end = array("d", [unknown]) * events, array("d", [unknown]) * events
@@ -48,24 +48,30 @@ class StepState:
         self.task, self.leader = array("i", [-1]) * events, array("i", range(events))
         self.wait_event, self.wait_asked = array("i", [-1]) * waits, array("d", [0.0]) * waits
         self.sender = array("i", [-1]) * self.shape.messages
-        """Event that sends each message, once that is launched; else -1."""
+        """Event that sends each message; -1 until that event is launched."""
         self.launched: dict[tuple[int, int], list[int]] = defaultdict(list)
         """{(rank, stream): events launched so far}"""
         self.segment_ends: dict[int, list[float]] = {}
-        """{first of the events that run together: ends of the half segments}, for those that shared a link."""
+        """{first of the events that start together: ends of its half segments}, for events that contended for a link."""
         self.slowed = SlowedFabric(self.fabric.env, self.losses) if self.losses else None
 
     def so_far(self, rank: int, wait: int) -> int | None:
-        """Return the last event that a wait for a stream is for, None if there is none."""
+        """Return the last event for which a wait of kind STREAM waits now; None if it waits for none.
+
+        wait: index of the wait, which waits for the stream's launches so far, but for the last `but`, or for its `first` ones.
+        """
         but: int = self.but[wait]
         first: int = self.first[wait]
-        done = self.launched[rank, self.which[wait]]
-        if len(done) <= but:
+        launched = self.launched[rank, self.which[wait]]
+        if len(launched) <= but:
             return None
-        return done[min(first, len(done)) - 1] if first else done[len(done) - 1 - but]
+        return launched[min(first, len(launched)) - 1] if first else launched[len(launched) - 1 - but]
 
     def run(self, events: Sequence[int], kind: int, done: Callable[[], None]) -> None:
-        """Start an activity that events share, on links or where communication makes it longer, and call `done` at its end."""
+        """Start the activity of events that start together, and call `done` at its end, which other activities may delay.
+
+        kind: index of the activity in `activities`.
+        """
 
         def over(segment_ends: list[float] | None) -> None:
             if segment_ends is not None:
@@ -74,21 +80,21 @@ class StepState:
 
         end: Done = over
         if self.slowed is not None:
-            own = [self.task[event] for event in events]
-            ranks = [self.task_rank[task] for task in own]
-            idle = self.activities[kind].idle
-            end = self.slowed.begin(events[0], zip(own, ranks, strict=True), self.kind, idle, over)
+            tasks = [self.task[event] for event in events]
+            ranks = [self.task_rank[task] for task in tasks]
+            idle = self.activities[kind].timing.idle
+            end = self.slowed.begin(events[0], zip(tasks, ranks, strict=True), self.kind, idle, over)
         self.fabric.start(self.activities[kind], end)
 
     def record(self, engine: str, end: float, events: int) -> Record:
-        """Return the step, which has ended at time `end` (s). events: number of events that the engine has processed."""
+        """Return the record of the step, which ended at `end` seconds. events: number of events that the engine has processed."""
         leader, slowed = np.array(self.leader, np.int32), None
         if self.slowed is not None:
             slowed = np.zeros(self.shape.events)
-            slowed[list(self.slowed.more)] = list(self.slowed.more.values())
+            slowed[list(self.slowed.longer)] = list(self.slowed.longer.values())
             slowed = slowed[leader]
         times = np.array(self.start), np.array(self.end), np.array(self.asked)
         waits = np.array(self.wait_event, np.int32), np.array(self.wait_asked)
         columns = *times, np.array(self.cause, np.int32), leader, *waits
-        own = self.segment_ends, slowed, events, self.fabric.solves
-        return Record(self.tasks, engine, self.begin, end, *columns, *own)
+        totals = self.segment_ends, slowed, events, self.fabric.solves
+        return Record(self.tasks, engine, self.begin, end, *columns, *totals)

@@ -1,12 +1,15 @@
-"""Times of the tasks of a shape and the links they use: columns over tasks and slots, and the same for other kernels.
+"""Times of the tasks of a shape and the links that they use, as columns; the times can be replaced by those of other kernels.
 
-A *slot* is the content of one event: the task of one rank, or the tasks of several ranks that start together. Slot i is task i
-for i below the number of tasks; the others follow `Shape.meetings`.
+A *slot* is what one event executes: the task of one rank, or the tasks of several ranks that start together. Slot i is task i for
+i below the number of tasks; the others are numbered in the order of `Meetings.slots`.
+
+A *kind* is an activity, or the combination of activities of ranks that start together. A *group* of kinds has equal times, maybe
+on different links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import chain, compress
@@ -24,13 +27,13 @@ from clustersim.engine.shape import Shape, shape
 
 Answer = TypeVar("Answer")
 NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
+"""No speed is replaced."""
 
 
 class Tasks:
-    """The tasks of a step: its shape, and their activities and times by kind.
+    """The tasks of a step: its shape, and the activity and times of each kind of slot.
 
-    Activities with equal times, on other links, form a group. Ranks that start together are a kind of their own if their
-    activities differ. What does not depend on the seconds of kernels is shared by all that differ in these alone.
+    What does not depend on kernel seconds is shared by the results of `retimed`.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -38,50 +41,53 @@ class Tasks:
         self.plan, self.shape = plan, shape(plan)
         self._known: dict[str, Any] = {}
         self._carried: dict[int, Carried] = {}
-        of, several = plan.does.tolist(), dict[tuple[int, ...], int]()
+        slot_kind, combinations = plan.does.tolist(), dict[tuple[int, ...], int]()
+
+        def combined(parts: Iterable[int], singles: int, numbers: dict[tuple[int, ...], int]) -> int:
+            """Return the only distinct number among `parts`, or the number of their combination, from `singles` on."""
+            key = tuple(dict.fromkeys(parts))
+            return key[0] if len(key) == 1 else singles + numbers.setdefault(key, len(numbers))
+
         for slot in self.shape.meetings.slots:
-            both = tuple(dict.fromkeys([of[task] for task in slot]))
-            of.append(both[0] if len(both) == 1 else len(plan.activities) + several.setdefault(both, len(several)))
-        self.kind: Ints = np.array(of, np.int32)
-        """Kind of each slot: the activity of single ranks, then those of ranks that start together."""
-        timings = dict.fromkeys([one.timing for one in plan.activities])
+            slot_kind.append(combined([slot_kind[task] for task in slot], len(plan.activities), combinations))
+        self.kind: Ints = np.array(slot_kind, np.int32)
+        """Kind of each slot: an index into `plan.activities`, or beyond them for ranks with different activities that start
+        together."""
+        timings = dict.fromkeys([activity.timing for activity in plan.activities])
         number = dict(zip(timings, range(len(timings)), strict=True))
-        group = [number[one.timing] for one in plan.activities]
-        merged: dict[tuple[int, ...], int] = {}
-        for kinds in several:
-            own = tuple(dict.fromkeys([group[kind] for kind in kinds]))
-            group.append(own[0] if len(own) == 1 else len(number) + merged.setdefault(own, len(merged)))
+        group, merged = [number[activity.timing] for activity in plan.activities], dict[tuple[int, ...], int]()
+        group += [combined([group[kind] for kind in kinds], len(number), merged) for kinds in combinations]
         self.group: Ints = np.array(group, np.int64)
         """Group of each kind."""
         self.timings, self._merged = list(timings), list(merged)
-        """Times of each group of single ranks, and the groups combined in each group of ranks that start together."""
-        self._every = [*plan.activities, *(plan.activities[kinds[0]] for kinds in several)]
+        """Times of each group of single ranks, and the groups that each further group combines."""
+        self._representatives = [*plan.activities, *(plan.activities[kinds[0]] for kinds in combinations)]
 
     def carried(self, task: int) -> Carried:
-        """Return the bytes of the collectives and messages in a task, by variant and group cell."""
+        """Return {(variant, group cell): bytes} of the collectives and messages in a task."""
         if task not in self._carried:
             calls = self.activity(task).calls
             self._carried[task] = self.plan.placed(int(self.shape.task_rank[task]), calls) if calls else NOTHING
         return self._carried[task]
 
-    def once(self, name: str, find: Callable[[], Answer]) -> Answer:
-        """Return find(), computed once for all tasks that differ only in seconds: `find` must not read times."""
+    def once(self, name: str, compute: Callable[[], Answer]) -> Answer:
+        """Return compute(), called once per `name` for all tasks that differ only in seconds; it must not read times."""
         if name not in self._known:
-            self._known[name] = find()
+            self._known[name] = compute()
         return cast(Answer, self._known[name])
 
     @cached_property
     def timed(self) -> list[SegmentTimes]:
-        """Times of each group: of single ranks first, then of ranks that start together, which follow the slowest."""
-        return [*self.timings, *(together([self.timings[group] for group in own]) for own in self._merged)]
+        """Times of each group; ranks that start together have those of their slowest parts (`in_lock_step`)."""
+        return [*self.timings, *(in_lock_step([self.timings[group] for group in groups]) for groups in self._merged)]
 
     @cached_property
     def different(self) -> list[Activity]:
-        """Activity of each kind, with its times; tasks started together have the flows of the first."""
-        times = [self.timed[group] for group in self.group.tolist()]
+        """Activity of each kind, with its times; tasks that start together have the flows of the first."""
+        timings = [self.timed[group] for group in self.group.tolist()]
         return [
-            one if one.timing is own else Activity(own, one.flows, one.calls)
-            for one, own in zip(self._every, times, strict=True)
+            activity if activity.timing is timing else Activity(timing, activity.flows, activity.calls)
+            for activity, timing in zip(self._representatives, timings, strict=True)
         ]
 
     def activity(self, slot: int) -> Activity:
@@ -96,32 +102,39 @@ class Tasks:
     @cached_property
     def compute(self) -> Floats:
         """Seconds of computation of each task (tasks,)."""
-        found: Floats = np.array([one.compute for one in self.timed])[self.group[self.of_task]]
-        return found
+        seconds: Floats = np.array([timing.compute for timing in self.timed])[self.group[self.of_task]]
+        return seconds
 
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
-        """Return the tasks with these kernel seconds, and with other GPU speeds as mapped in `speeds`."""
-        made, found = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
-        found.timings = [
-            old if (own := old.source) is None else made.timing(own._replace(speed=speeds.get(own.speed, own.speed)))
-            for old in self.timings
-        ]
-        for name in ("timed", "different", "compute"):  # of other times
-            found.__dict__.pop(name, None)
-        return found
+        """Return the same tasks with other kernel seconds.
+
+        seconds: for each node type, as in `Work.seconds`. speeds: {speed: speed that replaces it}.
+        """
+        activities, result = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
+        result.timings = [*self.timings]
+        for index, timing in enumerate(self.timings):
+            if (source := timing.source) is not None:
+                speed = speeds.get(source.speed, source.speed)
+                result.timings[index] = activities.timing(source._replace(speed=speed))
+        for name in ("timed", "different", "compute"):  # cached properties that depend on times
+            result.__dict__.pop(name, None)
+        return result
 
 
-def together(timings: Sequence[SegmentTimes]) -> SegmentTimes:
-    """Return the times of ranks in lock-step: each segment takes as long as its slowest computation."""
+def in_lock_step(timings: Sequence[SegmentTimes]) -> SegmentTimes:
+    """Return the times of ranks in lock-step: each segment takes as long as the slowest of theirs. They have equal flows."""
     if len(timings) == 1:
         return timings[0]
-    columns = (zip(*rows, strict=True) for rows in zip(*(one.rows for one in timings), strict=True))
-    rows = [(max(own), max(launched), max(beside), share[0], 0.0) for own, launched, beside, share, _ in columns]
+    columns = (zip(*rows, strict=True) for rows in zip(*(timing.rows for timing in timings), strict=True))
+    rows = [
+        (max(compute), max(launched), max(overlapped), share[0], 0.0)
+        for compute, launched, overlapped, share, _ in columns
+    ]
     return SegmentTimes(rows, timings[0].flows, timings[0].order)
 
 
 class Losses(NamedTuple):
-    """Shares of SMs and memory bandwidth that communication takes from overlapping computation."""
+    """Shares of SMs and memory bandwidth that communication takes from overlapping computation; true if it takes any."""
 
     sms: Floats
     """Share of the SMs that each kind takes while it runs on a communication stream."""
@@ -130,7 +143,7 @@ class Losses(NamedTuple):
     compute: Floats
     """Seconds of computation of each kind."""
     bound: Floats
-    """Seconds of each kind in memory-bound kernels."""
+    """Seconds of each kind in memory-bound kernels; 0 if nothing takes memory bandwidth."""
     taking: Mask
     """Whether each task takes SMs or bandwidth from the passes of its rank."""
     losing: Mask
@@ -146,22 +159,25 @@ NO_LOSSES = Losses(_NONE, _NONE, _NONE, _NONE, _NOT, _NOT)
 
 
 class HeldLinks(NamedTuple):
-    """The links that each kind of slot holds, as columns; these do not depend on the seconds of kernels."""
+    """The links that each kind of slot uses while it runs, as columns that do not depend on kernel seconds.
+
+    Segments are those of the kinds that use links, kind after kind; flows and loads follow in the same order.
+    """
 
     kind: Ints
     """Kind of each slot."""
     link_start: Ints
     """Index in `link` of the first link of each kind, followed by the length of `link`."""
     link: Ints
-    """Links that each kind holds while it runs, kind after kind."""
+    """Links that each kind uses, each once, kind after kind."""
     share: Floats
-    """Largest share of each link in `link` that a flow of the kind takes."""
+    """Largest share of the capacity of each link in `link` that one flow of the kind uses at its bound."""
     segment_start: Ints
-    """First segment of each kind that holds links, followed by the number of all."""
+    """First segment of each kind, followed by the number of all segments; kinds without links have none."""
     flow: Ints
-    """Flow of each segment; -1 for none."""
+    """Flow of each segment, as a row of `flows`; -1 for none."""
     flows: Floats
-    """Rows (latency, size, bound, idle)."""
+    """Rows (latency in seconds, size in bytes, bound in bytes/s, idle seconds) (flows, 4)."""
     load_start: Ints
     """Index in `load_link` of the first load of each flow, followed by the number of all loads."""
     load_link: Ints
@@ -171,14 +187,16 @@ class HeldLinks(NamedTuple):
 
 
 class LoopJob(NamedTuple):
-    """A job for the loops: its tasks, and columns with which slots are executed."""
+    """A job as input of the engines: its tasks, and the columns with which they execute slots."""
 
     tasks: Tasks
     idle: Floats
     """Seconds of each kind if nothing slows it."""
     segment: Floats
-    """Rows (compute, launched, beside, share, computed, over): as in Segment, then the ends of both halves if alone."""
+    """Rows (compute, launched, overlapped, share, end of computation, end of flow) of the segments of `held` (segments, 6). The
+    first four are as in Segment; the ends are in seconds from the start of the activity on an idle fabric."""
     losses: Losses
+    """What communication takes from computation of the same rank."""
     held: HeldLinks
     """Kind of each slot, and the links of each kind."""
 
@@ -189,44 +207,46 @@ class LoopJob(NamedTuple):
 
 
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopJob:
-    """Return the times, links and losses of each task as columns. capacity: bytes/s of each link that can be a bottleneck."""
+    """Return the input of the engines for a job. capacity: bytes/s of each link that can be a bottleneck."""
     links, group, timed = tasks.once("links", lambda: _links(tasks, capacity)), tasks.group, tasks.timed
-    held = group[lengths(links.link_start).nonzero()[0]]
+    linked_groups = group[lengths(links.link_start).nonzero()[0]]
     rows = [
-        [(*row[:4], *both) for row, *both in zip(one.rows, one.ends[::2], one.ends[1::2], strict=True)]
-        for one in (timed if len(held) else ())
+        [(*row[:4], *ends) for row, *ends in zip(timing.rows, timing.ends[::2], timing.ends[1::2], strict=True)]
+        for timing in (timed if len(linked_groups) else ())
     ]
     start = offsets(np.array([*map(len, rows)] or [0], np.int64))
-    segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
-    idle = np.array([one.idle for one in timed])[group]
+    segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, linked_groups)]
+    idle = np.array([timing.idle for timing in timed])[group]
     return LoopJob(tasks, idle, segment, _losses(tasks), links)
 
 
 def _links(tasks: Tasks, capacity: Floats) -> HeldLinks:
     """Return the links of each kind. capacity: bytes/s of each link that can be a bottleneck."""
-    each, none, empty = tasks.different, np.empty(0), np.empty(0, np.int64)
-    own = [one.flows for one in each]
-    every = list(chain.from_iterable(own))
-    of_flow = np.repeat(np.arange(len(each)), np.array([*map(len, own)], np.int64))
-    crossed = np.array([flow.links.size for flow in every], np.int64)
-    holds = np.bincount(of_flow, crossed, len(each)) > 0
-    holding, moves = np.flatnonzero(holds), holds[of_flow]
-    kept, loads = list(compress(every, moves)), crossed[moves]
-    first = offsets(np.bincount(of_flow[moves], minlength=len(each)))
-    kind = np.repeat(of_flow[moves], loads)
-    weight = np.concatenate([none, *[flow.weights for flow in kept]])
-    latency, size, bound = np.array([flow[1:4] for flow in kept], float).reshape(-1, 3).T
-    idle = latency + np.divide(size, bound, out=np.zeros(len(kept)), where=size > 0)
-    # each link of a kind once, with the largest bytes/s that one flow takes of it
+    activities, none, empty = tasks.different, np.empty(0), np.empty(0, np.int64)
+    all_flows = [flow for activity in activities for flow in activity.flows]
+    flow_kind = np.repeat(
+        np.arange(len(activities)), np.array([len(activity.flows) for activity in activities], np.int64)
+    )
+    crossed = np.array([flow.links.size for flow in all_flows], np.int64)
+    linked = np.bincount(flow_kind, crossed, len(activities)) > 0
+    kept = linked[flow_kind]
+    flows, loads = list(compress(all_flows, kept)), crossed[kept]
+    first = offsets(np.bincount(flow_kind[kept], minlength=len(activities)))
+    kind = np.repeat(flow_kind[kept], loads)
+    weight = np.concatenate([none, *[flow.weights for flow in flows]])
+    latency, size, bound = np.array([flow[1:4] for flow in flows], float).reshape(-1, 3).T
+    idle = latency + np.divide(size, bound, out=np.zeros(len(flows)), where=size > 0)
+    # each link of a kind once, with the largest bytes/s that one flow uses of it
     keys, places = np.unique(
-        kind * len(capacity) + np.concatenate([empty, *[flow.links for flow in kept]]), return_inverse=True
+        kind * len(capacity) + np.concatenate([empty, *[flow.links for flow in flows]]), return_inverse=True
     )
     link, peak = keys % max(len(capacity), 1), np.zeros(len(keys))
     np.maximum.at(peak, places, weight * np.repeat(bound, loads))
-    count = np.bincount(keys // max(len(capacity), 1), minlength=len(each))
+    count = np.bincount(keys // max(len(capacity), 1), minlength=len(activities))
     link_start = offsets(count)
-    rows = np.array([len(one.timing.rows) for one in each], np.int64) * (count > 0)
-    order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
+    rows = np.array([len(activity.timing.rows) for activity in activities], np.int64) * (count > 0)
+    orders = [activities[number].timing.order for number in np.flatnonzero(linked).tolist()]
+    order = np.array(list(chain.from_iterable(orders)), np.int64)
     return HeldLinks(
         kind=tasks.kind,
         link_start=link_start.astype(np.int32),
@@ -242,10 +262,10 @@ def _links(tasks: Tasks, capacity: Floats) -> HeldLinks:
 
 
 def _losses(tasks: Tasks) -> Losses:
-    """Return the shares that communication takes from computation on its ranks."""
+    """Return the shares that communication takes from computation on its ranks; NO_LOSSES if it takes none."""
     group, timed = tasks.group, tasks.timed
-    # communication takes equal shares in all of its segments
-    taken = [one.rows[0][3:] if one.rows else (0.0, 0.0) for one in timed]
+    # all segments of a collective or message take equal shares
+    taken = [timing.rows[0][3:] if timing.rows else (0.0, 0.0) for timing in timed]
     sms, bandwidth = np.array(taken).reshape(-1, 2)[group].T
     takes: Mask = (sms > 0.0) | (bandwidth > 0.0)
     taking: Mask = tasks.shape.beside & takes[tasks.of_task]
@@ -254,7 +274,7 @@ def _losses(tasks: Tasks) -> Losses:
     rank, ranks = tasks.shape.task_rank, tasks.shape.ranks
     losing = tasks.shape.loses.astype(bool) & (np.bincount(rank, taking, ranks) > 0)[rank]
     taking &= (np.bincount(rank, losing, ranks) > 0)[rank]
-    # if nothing takes memory bandwidth, all kernels lose alike
-    memory = np.array([one.memory for one in timed])[group] * (bandwidth > 0.0).any()
-    compute = np.array([one.compute for one in timed])[group]
+    # if nothing takes memory bandwidth, all kernels lose the share of SMs
+    memory = np.array([timing.memory for timing in timed])[group] * (bandwidth > 0.0).any()
+    compute = np.array([timing.compute for timing in timed])[group]
     return Losses(sms, bandwidth, compute, memory, taking, losing)

@@ -89,7 +89,8 @@ class Traffic(NamedTuple):
         The loads take a hundred times the memory of the rest.
         """
         none = np.empty(0, np.int64)
-        return self if self.near is None else self._replace(group=none, link=none, weight=np.empty(0), find=_no_feeders)
+        empty = self._replace(group=none, link=none, weight=np.empty(0), find=lambda: ((none, none), (none, none)))
+        return self if self.near is None else empty
 
     def everywhere(self, topology: Topology) -> Traffic:
         """Return the traffic with its loads on all links."""
@@ -115,12 +116,6 @@ class Traffic(NamedTuple):
         if self.near is not None:
             return bytes_on_links(topology, *self.near, size)
         return summed(self.link, self.weight * size[self.group], len(topology.capacity))
-
-
-def _no_feeders() -> tuple[Feeders, Feeders]:
-    """Return empty feeders of sources and of destinations."""
-    none = np.empty(0, np.int64)
-    return (none, none), (none, none)
 
 
 def traffic(

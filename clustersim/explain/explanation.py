@@ -21,7 +21,7 @@ from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.yaml import Document
 from clustersim.costs.bill import rates
 from clustersim.costs.figures import Figures, load
-from clustersim.engine.player import play
+from clustersim.engine.player import run_step
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.optimization.neighbours import NIC, NVLINK, WhatIf, what_ifs
 from clustersim.parallel.job import Job
@@ -197,7 +197,7 @@ def _seconds(simulator: Simulator, question: StepQuestion) -> float:
     """Return the seconds of a run's step."""
     job = simulator.placed(question.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=question.ignore_memory)
-    return play(work, simulator.cluster, question.fold, question.engine).end
+    return run_step(work, simulator.cluster, question.fold, question.engine).end
 
 
 def _short(error: ClustersimError) -> str:

@@ -128,7 +128,7 @@ class TraceComparison:
         idle = [
             sum(flow.idle for flow in source.flows[call]) if source and call in source.flows else 0.0 for call in calls
         ]
-        rest, total = max(took - span.activity.compute, 0.0), sum(idle) or 1.0
+        rest, total = max(took - span.activity.timing.compute, 0.0), sum(idle) or 1.0
         yield from ((call.op, rest * seconds / total) for call, seconds in zip(calls, idle, strict=True))
 
 

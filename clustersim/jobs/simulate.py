@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.engine.compile import plan
-from clustersim.engine.player import together
+from clustersim.engine.player import execute_together
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
 from clustersim.errors import InputError
@@ -72,7 +72,9 @@ def share(
     progress("plan")
     starts = [placed_job.start for placed_job in placed]
     jobs = list(map(Tasks, plan(works, cluster, fold)))
-    records = together(jobs, "auto", requested.steps, starts, lambda done: progress(f"simulate together {done:.0%}"))
+    records = execute_together(
+        jobs, "auto", requested.steps, starts, lambda done: progress(f"simulate together {done:.0%}")
+    )
     progress("summarize")
     shared = Shared(cluster, requested.placement, requested.steps, _job_steps(placed, single_runs, records))
     return JobsResult(summary(shared), shared, requested.inputs, time.perf_counter() - begun)

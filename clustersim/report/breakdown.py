@@ -13,7 +13,7 @@ from itertools import chain, repeat
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct, ranges, summed
-from clustersim.engine.fabric import HOST, Activity, SegmentTimes
+from clustersim.engine.fabric import HOST, SegmentTimes
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
@@ -128,10 +128,10 @@ def path_parts(path: Iterable[Span]) -> dict[str, float]:
 def by_stream(span: Span) -> dict[str, float]:
     """Return {stream: seconds} of a span. Communication inside a pass counts for the streams of its collectives."""
     took, activity = span.end - span.start, span.activity
-    if span.stream != COMPUTE or activity is None or not activity.exposed:
+    if span.stream != COMPUTE or activity is None or not activity.timing.exposed:
         return {span.stream: took}
-    work = min(activity.compute, took)
-    return {COMPUTE: work, **{name: (took - work) * share for name, share in _shares(activity).items()}}
+    work = min(activity.timing.compute, took)
+    return {COMPUTE: work, **{name: (took - work) * share for name, share in _shares(activity.timing).items()}}
 
 
 Part = tuple[str, Ints, Floats]
@@ -160,7 +160,7 @@ def _computed(record: Record) -> Iterable[Part]:
 
 def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
     """Return the communication inside passes: a mask of the tasks that have some, and {family: its share of it} by task."""
-    of_kind = [_shares(activity) for activity in tasks.timed]
+    of_kind = [_shares(timing) for timing in tasks.timed]
     group_shares = [of_kind[group] for group in tasks.group.tolist()]
     passes = tasks.shape.computing & ~tasks.shape.updating
     kind = tasks.of_task
@@ -169,9 +169,9 @@ def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
     return np.array([bool(share) for share in group_shares], bool)[kind] & passes, shares
 
 
-def _shares(activity: Activity | SegmentTimes) -> dict[str, float]:
+def _shares(timing: SegmentTimes) -> dict[str, float]:
     """Return {family: share of the communication inside a computation}, in proportion to its time on an idle fabric."""
-    idle = activity.exposed
+    idle = timing.exposed
     if len(idle) < 2:
         return dict.fromkeys(idle, 1.0)
     total = math.fsum(idle.values()) or 1.0

@@ -62,7 +62,7 @@ class RankTrace:
             before = [node for handle in task.waits for node in self._awaited(handle, microbatch)]
             self._computes(task, activity, microbatch, [*self._now(), *before])
         elif task.stream == HOST:
-            self._host(task, activity.idle)
+            self._host(task, activity.timing.idle)
         elif task.gives is not None:
             pairs = self.families[task.stream]
             peer = int(pairs[pairs[:, 0] == self.rank, 1][0])
@@ -150,8 +150,8 @@ class RankTrace:
             )
             waits = [self._node(NodeType.COMP, name, waits, hidden, _work(overlapped))] if hidden else []
             waits.append(moved)
-        if source is None and activity.idle:
-            waits = [self._node(NodeType.COMP, name, waits, activity.idle, {})]
+        if source is None and activity.timing.idle:
+            waits = [self._node(NodeType.COMP, name, waits, activity.timing.idle, {})]
         if len(waits) > 1:
             waits = [self._node(NodeType.COMP, "wait", waits, 0.0, {})]
         self.last = waits[0] if waits else None

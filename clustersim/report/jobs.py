@@ -160,7 +160,7 @@ def _intervals(step: Record, event: int, places: Iterable[int]) -> Iterator[Inte
     ends = step.segment_ends.get(int(step.leader[event]))
     if ends is None:
         begun = step.starts.item(event)
-        ends = [begun + end for end in step.tasks.activity(step.shape.slot(event)).ends]
+        ends = [begun + end for end in step.tasks.activity(step.shape.slot(event)).timing.ends]
     for i in places:
         yield ends[2 * i], ends[2 * i + 1]
 

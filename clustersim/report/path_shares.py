@@ -77,7 +77,7 @@ def _exposed(path: Path) -> tuple[float, float, dict[tuple[Variant, int], float]
         if span.activity is None:
             continue
         if span.segment_ends is not None:
-            shared += min(max(span.end - span.start - span.activity.idle, 0.0), seconds)
+            shared += min(max(span.end - span.start - span.activity.timing.idle, 0.0), seconds)
         for call, size in span.carried.items():
             sizes[call] += size * visible(span.activity).get(call[0][0], 0.0)
     return total, shared, sizes
@@ -89,7 +89,9 @@ def _visible(activity: Activity) -> dict[str, float]:
     for segment in activity.segments:
         if segment.flow:
             idle[segment.flow.family] += segment.flow.idle
-    return {name: min(activity.exposed.get(name, 0.0) / seconds, 1.0) for name, seconds in idle.items() if seconds}
+    return {
+        name: min(activity.timing.exposed.get(name, 0.0) / seconds, 1.0) for name, seconds in idle.items() if seconds
+    }
 
 
 def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:

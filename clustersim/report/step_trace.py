@@ -56,7 +56,7 @@ def pass_parts(
     ends of each half segment in seconds after the start of the pass; None: as if alone. If kernels wait for the host, their
     starts are spread evenly over the time of kernels and waits.
     """
-    ends = activity.ends if ends is None else ends
+    ends = activity.timing.ends if ends is None else ends
     runs = pass_runs(source) if source else ()
     parts = iter([part for run in runs for part in ((run.before, run.overlapped), *[((), ())] * (run.flows - 1))])
     begin = 0.0

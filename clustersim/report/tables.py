@@ -31,7 +31,7 @@ def spans_table(record: Record) -> TableColumns:
         "asked_s": _floats(s.asked for s in spans),
         "start_s": _floats(s.start for s in spans),
         "end_s": _floats(s.end for s in spans),
-        "compute_s": _floats(s.activity.compute if s.activity else 0.0 for s in spans),
+        "compute_s": _floats(s.activity.timing.compute if s.activity else 0.0 for s in spans),
     }
 
 

@@ -189,7 +189,7 @@ def inner_flows(span: Span) -> Iterator[tuple[int, Flow, float, float]]:
     """Yield (number, flow, start, end) of the flows inside a pass, in seconds, without flows of zero length."""
     if span.stream != COMPUTE or span.activity is None:
         return
-    ends = span.segment_ends or [span.start + end for end in span.activity.ends]
+    ends = span.segment_ends or [span.start + end for end in span.activity.timing.ends]
     for i, segment in enumerate(span.activity.segments):
         if segment.flow and ends[2 * i + 1] > ends[2 * i]:
             yield i, segment.flow, ends[2 * i], ends[2 * i + 1]

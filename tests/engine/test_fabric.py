@@ -68,7 +68,7 @@ def activity(parts):
 @given(segments)
 def test_alone_an_activity_ends_as_told_without_a_fabric(parts):
     one = activity(parts)
-    assert play([10.0] * 3, [(0.0, one)]) == pytest.approx(one.ends[-1:], rel=1e-12)
+    assert play([10.0] * 3, [(0.0, one)]) == pytest.approx(one.timing.ends[-1:], rel=1e-12)
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -179,7 +179,7 @@ def test_a_host_that_waits_at_every_message_begins_each_pass_anew():
                 for kernel in line.items:
                     queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
             [place] = [i for i in program.layout.templates["steps", key] if program.layout.tasks[i].kind == key[0]]
-            assert plan.activities[plan.does[begin + place]].idle == pytest.approx(queue.over, rel=1e-12)
+            assert plan.activities[plan.does[begin + place]].timing.idle == pytest.approx(queue.over, rel=1e-12)
 
 
 @settings(deadline=None, max_examples=examples(30))

@@ -37,14 +37,14 @@ def played(*activities, capacity=(1.0,)):
 @given(TIMES, TIMES)
 def test_what_is_shorter_than_the_computation_beside_it_costs_nothing_and_what_is_longer_the_rest(moving, beside):
     activity = activity_of([Segment(1.0, flow(moving), overlapped=beside)])
-    assert activity.idle == pytest.approx(1.0 + max(moving, beside))
-    assert activity.compute == pytest.approx(1.0 + beside)
-    assert activity.exposed["tp"] == pytest.approx(max(moving - beside, 0.0), abs=1e-12)
+    assert activity.timing.idle == pytest.approx(1.0 + max(moving, beside))
+    assert activity.timing.compute == pytest.approx(1.0 + beside)
+    assert activity.timing.exposed["tp"] == pytest.approx(max(moving - beside, 0.0), abs=1e-12)
 
 
 @given(TIMES, TIMES, SHARES)
 def test_computation_is_slowed_as_long_as_both_run(moving, beside, share):
-    found = activity_of([Segment(0.0, flow(moving), overlapped=beside, share=share)]).idle
+    found = activity_of([Segment(0.0, flow(moving), overlapped=beside, share=share)]).timing.idle
     done = moving * (1 - share)  # of the computation, when the flow lands
     assert found == pytest.approx(moving if beside <= done else moving + (beside - done))
 
@@ -52,19 +52,19 @@ def test_computation_is_slowed_as_long_as_both_run(moving, beside, share):
 @given(st.integers(2, 16), TIMES, TIMES)
 def test_a_ring_in_chunks_has_its_closed_form(t, chunk, step):
     ring = [Segment(0.0, flow(step), overlapped=chunk)] * (t - 1) + [Segment(chunk, None)]
-    assert activity_of(ring).idle == pytest.approx((t - 1) * max(chunk, step) + chunk)
+    assert activity_of(ring).timing.idle == pytest.approx((t - 1) * max(chunk, step) + chunk)
 
 
 @given(st.lists(st.tuples(TIMES, TIMES, TIMES, SHARES), min_size=1, max_size=4), st.booleans())
 def test_simpy_plays_what_is_idle_and_what_shares_a_link(rows, meet):
     activity = activity_of([Segment(a, flow(b, (0,)), overlapped=c, share=d) for a, b, c, d in rows])
     [alone] = played(activity)
-    assert alone == pytest.approx(activity.idle)
+    assert alone == pytest.approx(activity.timing.idle)
     if meet:  # half of the rate: as if each flow took twice as long
         slow = activity_of([Segment(a, flow(2 * b), overlapped=c, share=d) for a, b, c, d in rows])
         ends = played(activity, activity)
-        assert max(ends) <= slow.idle * (1 + 1e-9)
-        assert max(ends) >= activity.idle * (1 - 1e-9)
+        assert max(ends) <= slow.timing.idle * (1 + 1e-9)
+        assert max(ends) >= activity.timing.idle * (1 - 1e-9)
         assert ends[0] == pytest.approx(ends[1])
 
 

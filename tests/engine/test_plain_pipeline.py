@@ -76,7 +76,7 @@ def test_a_pipeline_that_shares_links_is_that_of_a_plain_simulation(fold):
     asked = job(training__global_batch=64, parallelism__pp=NODES, parallelism__overlap__p2p=False)
     result = simulator.run(asked, ignore_memory=True, fold=fold)
     spans = result.record.spans
-    seconds = {(span.kind, span.stage): span.activity.compute for span in spans if span.kind in "FB"}
+    seconds = {(span.kind, span.stage): span.activity.timing.compute for span in spans if span.kind in "FB"}
     [message] = {span.activity.segments[0].flow[1:4] for span in spans if span.kind == "send" and span.activity}
     [capacity] = {result.topology.capacity[tier.first] for tier in result.topology.tiers if tier.name.startswith("nic")}
     order = load("1f1b", NODES, asked.place(16, 4).microbatches, 1)

@@ -21,7 +21,7 @@ from clustersim.engine import traffic
 from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
-from clustersim.engine.player import together as executed
+from clustersim.engine.player import execute_together as executed
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Family
 from clustersim.jobs import simulate as shared_cluster

@@ -11,7 +11,7 @@ from sweep_cases import keywords
 
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Segment
-from clustersim.engine.player import together
+from clustersim.engine.player import execute_together
 from clustersim.engine.program import COMPUTE, UPDATE, Wait
 from clustersim.engine.simulate import simulate
 from clustersim.engine.times import Tasks
@@ -73,8 +73,8 @@ def test_a_pass_is_longer_by_the_share_of_the_time_in_which_both_run(case):
         if one.stream == COMPUTE and one.kind not in UPDATE and leader not in record.segment_ends:
             begin, end = record.starts[event], record.ends[event]
             both = sum(max(0.0, min(end, over) - max(begin, start)) for start, over in moving.get(rank, ()))
-            lost = 24 / 132 * both * activity.compute / activity.idle
-            more[leader] = max(more.get(leader, (0.0,))[0], lost), end - begin - activity.idle
+            lost = 24 / 132 * both * activity.timing.compute / activity.timing.idle
+            more[leader] = max(more.get(leader, (0.0,))[0], lost), end - begin - activity.timing.idle
     for lost, longer in more.values():
         assert longer == pytest.approx(lost, rel=1e-6, abs=1e-12)
         slowed += longer > 1e-9
@@ -137,7 +137,7 @@ def test_nccl_moves_three_bytes_of_memory_for_each_that_a_gpu_receives():
     for call, own in reductions:
         assert call.op == "all_reduce"
         [share] = {segment.memory for segment in own.segments}
-        assert share == pytest.approx(3 * 2 * 7 / 8 * call.size / own.idle / 3352e9, rel=2e-3)
+        assert share == pytest.approx(3 * 2 * 7 / 8 * call.size / own.timing.idle / 3352e9, rel=2e-3)
 
 
 def test_what_was_slowed_counts_as_computation():
@@ -148,7 +148,7 @@ def test_what_was_slowed_counts_as_computation():
 
 def test_each_step_of_several_is_slowed_alike():
     result = step("buckets", 24)
-    [records] = together([Tasks(result.plan)], "simpy", steps=3)
+    [records] = execute_together([Tasks(result.plan)], "simpy", steps=3)
     lengths = [record.end - record.begin for record in records]
     assert lengths == pytest.approx([step_seconds(result)] * 3, rel=1e-9)
 

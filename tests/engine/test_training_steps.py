@@ -14,7 +14,7 @@ from same_steps import same as same_step
 from step_cases import clusters, jobs, same
 
 from clustersim.engine.compiled import PYTHON
-from clustersim.engine.player import together
+from clustersim.engine.player import execute_together
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.errors import InputError
 from clustersim.report.breakdown import breakdown, critical_path
@@ -44,7 +44,7 @@ def looped(tasks, python=False):
     """Return the record of a step that a loop executes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PYTHON, "python" if python else "")
-        [[record]] = together([tasks])
+        [[record]] = execute_together([tasks])
     return record
 
 

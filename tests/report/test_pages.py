@@ -45,9 +45,9 @@ def test_the_kernels_and_flows_of_a_pass_fill_it(result):
         source = activity.timing.source
         parts = list(pass_parts(activity, source, result.work.seconds))
         assert sum(isinstance(part.what, Kernel) for part in parts) == sum(isinstance(i, Kernel) for i in source.items)
-        assert math.fsum(part.end - part.start for part in parts) == pytest.approx(activity.idle, rel=1e-9)
+        assert math.fsum(part.end - part.start for part in parts) == pytest.approx(activity.timing.idle, rel=1e-9)
         assert all(a.end <= b.start + 1e-12 for a, b in itertools.pairwise(parts))
-        assert parts[-1].end == pytest.approx(activity.idle, rel=1e-9)
+        assert parts[-1].end == pytest.approx(activity.timing.idle, rel=1e-9)
 
 
 def test_the_timeline_has_every_span_and_marks_the_critical_path(result, data):

@@ -39,7 +39,7 @@ def segment_ends(job: LoopJob, step: Record, event: int) -> list[float]:
     if found is not None:
         return found
     activity = job.tasks.activity(job.shape.slot(event))
-    return [float(step.starts[event] + end) for end in activity.ends]
+    return [float(step.starts[event] + end) for end in activity.timing.ends]
 
 
 def by_task(shape: Shape, column: Floats) -> dict[tuple[int, int, int], float]:

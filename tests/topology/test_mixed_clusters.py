@@ -16,7 +16,7 @@ from clustersim.collectives.nccl.shape import shape
 from clustersim.config.yaml import parse
 from clustersim.costs.bill import bill
 from clustersim.costs.figures import load as load_figures
-from clustersim.engine.player import play
+from clustersim.engine.player import run_step
 from clustersim.errors import ConfigError, OutOfMemoryError
 from clustersim.jobs.placement import place_jobs
 from clustersim.jobs.request import JobsRequest, PlacementRequest
@@ -92,7 +92,7 @@ def test_a_job_on_the_nodes_of_the_second_pool_runs_as_on_a_cluster_of_it():
     times = []
     for cluster in (pools((2, "h100"), (2, "b200")), plain(4, "b200")):
         work, *_ = Simulator(cluster).prepare(wanted.place(16, 8), np.arange(16, 32))
-        record = play(work, cluster)
+        record = run_step(work, cluster)
         times.append(record.end)
     assert times[0] == pytest.approx(times[1], rel=1e-12)
 
