@@ -101,7 +101,7 @@ def _plan(ranks: Sequence[TracedRank], families: Sequence[Family], network: Netw
 
     def activity_index(cell: int, call: Collective | None, seconds: float) -> int:
         if call is None:
-            return activities.alone(seconds)
+            return activities.without_flows(seconds)
         return activities.transfers(
             call, [int(groups[f"{call.group}/send" if call.op == "send" else call.group][cell])]
         )[0]

@@ -96,7 +96,7 @@ def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[
     pipeline, stages, programs = job.pipeline, written.stages, list[Program]()
     all_neighbours, interleaved = neighbours(pipeline), pipeline.paired or job.parallelism.overlap.ep == "microbatch"
     for ends in rows:
-        rank_stages, stage_neighbours = ends.own, [all_neighbours[stage] for stage in ends.own]
+        rank_stages, stage_neighbours = ends.stages, [all_neighbours[stage] for stage in ends.stages]
         # all ranks that hold the same stages reduce and gather them in model order
         model_order = [
             chunk for _, chunk in sorted([(stage % pipeline.stages, chunk) for chunk, stage in enumerate(rank_stages)])
@@ -174,7 +174,7 @@ class RowEnds(NamedTuple):
 
     row: ActionRow
     """Actions of the rank in order."""
-    own: tuple[int, ...]
+    stages: tuple[int, ...]
     """Global stages of the rank, by chunk."""
     begun: tuple[Pass, ...]
     """Passes in the order of their first actions."""
@@ -207,7 +207,7 @@ class _Writer:
 
     def stage(self, chunk: int) -> Stage:
         """Return the stage of a chunk."""
-        return self.written.stages[self.ends.own[chunk]]
+        return self.written.stages[self.ends.stages[chunk]]
 
     def special_passes(self) -> list[Pass]:
         """Return the passes with special lines, such as reductions or gathers, in their first or last action of a step.

@@ -284,7 +284,7 @@ class _Names:
         if isinstance(handle, PassMessage):
             return MESSAGE, -1, 0, 0, handle.chunk, self.message(handle, "receive")
         if isinstance(handle, OwnTask):
-            return OWN, handle.place, 0, 0, -1, -1
+            return OWN, handle.position, 0, 0, -1, -1
         stream = self.streams.setdefault(handle.stream, len(self.streams))
         return STREAM, stream, handle.first or 0, handle.but, -1, -1
 
@@ -308,7 +308,7 @@ def shape(plan: Plan) -> Shape:
     wait = np.append(wait + rank_wait[rank_of_task], rank_wait[-1])
     what, which, first, but, wait_chunk, receives = waits
     # what each rank has of its own: stages, messages and groups
-    stages = [[*program.own, -1] for program in programs]  # chunk -1 is the last entry
+    stages = [[*program.stages, -1] for program in programs]  # chunk -1 is the last entry
     own_stage, first_stage = np.array([*chain(*stages)], np.int32), offsets(np.array([*map(len, stages)], np.int64))
 
     def stage(chunk: Ints, rank: Ints) -> Ints:

@@ -90,7 +90,7 @@ def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]
     drawn: Mask = fold.shown(start) & np.array([span.end > span.start and span.kind != READY for span in every], bool)
     moved = (start - fold.folded(start)).tolist()
     shown = [(every[i], moved[i]) for i in np.flatnonzero(drawn).tolist()]
-    earlier = [span._replace(start=span.start - by, end=span.end - by, asked=span.start) for span, by in shown]
+    earlier = [span._replace(start=span.start - by, end=span.end - by, requested=span.start) for span, by in shown]
     return earlier, critical[drawn].tolist()
 
 
@@ -138,7 +138,7 @@ class _Passes:
         if activity is None or span.stream != COMPUTE or not activity.segments:
             return -1
         if span.segment_ends is not None:
-            begun = span.asked  # when it began in the step
+            begun = span.requested  # when it began in the step
             return self._add(activity, [end - begun for end in span.segment_ends])
         if id(activity) not in self.known:
             self.known[id(activity)] = self._add(activity, None)

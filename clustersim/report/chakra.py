@@ -109,13 +109,13 @@ class RankTrace:
 
     def _bytes(self, sender: int, message: PassMessage) -> float:
         """Return the bytes of a message from the rank `sender`, as its task has them."""
-        key = sender, message.family, self._program.own[message.chunk] + message.ahead, message.number
+        key = sender, message.family, self._program.stages[message.chunk] + message.ahead, message.number
         if key not in self.sizes:
             program = self._program_of(sender)
             for task in program.layout.tasks:
                 if task.gives is not None and task.collective is not None:
                     family, chunk, ahead, number = task.gives
-                    self.sizes[sender, family, program.own[chunk] + ahead, number] = task.collective.size
+                    self.sizes[sender, family, program.stages[chunk] + ahead, number] = task.collective.size
         return self.sizes[key]
 
     @property
@@ -174,7 +174,7 @@ class RankTrace:
 
     def _tag(self, message: PassMessage, microbatch: int) -> int:
         """Return the tag of a message: 65,536 times the stage that receives it, plus its microbatch."""
-        return 65_536 * (self._program.own[message.chunk] + message.ahead) + microbatch
+        return 65_536 * (self._program.stages[message.chunk] + message.ahead) + microbatch
 
     def _node(self, kind: NodeType, name: str, before: Sequence[int], seconds: float, said: Attributes) -> int:
         """Add a node that depends on the nodes `before`, and return its number."""

@@ -28,7 +28,7 @@ def spans_table(record: Record) -> TableColumns:
         "kind": Texts.of(s.kind for s in spans),
         "stage": np.array([s.stage for s in spans], np.int32),
         "microbatch": np.array([s.microbatch for s in spans], np.int32),
-        "asked_s": _floats(s.asked for s in spans),
+        "asked_s": _floats(s.requested for s in spans),
         "start_s": _floats(s.start for s in spans),
         "end_s": _floats(s.end for s in spans),
         "compute_s": _floats(s.activity.timing.compute if s.activity else 0.0 for s in spans),

@@ -24,7 +24,7 @@ def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     first = layout(Task("compute", "F", 0), Task("p2p", "send", 0, gives=PassMessage("p2p", 0, ahead=1)))
     second = layout(Task("compute", "F", 0, waits=(PassMessage("p2p", 0),)))
     rows = [tuple(Action(stage, "F", microbatch) for microbatch in range(2)) for stage in range(2)]
-    programs = [Program(first, rows[0], own=(0,)), Program(second, rows[1], own=(1,))]
+    programs = [Program(first, rows[0], stages=(0,)), Program(second, rows[1], stages=(1,))]
     # both ranks are in the only pair: the one as the sender, the other as the receiver
     tasks = Tasks(plan(programs, [(two, sent), (three,)], [{"p2p/send": 0}, {"p2p/receive": 0}]))
 

@@ -111,7 +111,7 @@ class _Walk:
                         last = min(handle.first, count) if handle.first else count
                         waited += streams[handle.stream][: last if handle.first else last - handle.but]
                     else:
-                        waited.append(own[handle.place])
+                        waited.append(own[handle.position])
                 done = streams[task.stream]
                 if task.free:
                     node = self.begin(event, task, waited)
@@ -162,7 +162,9 @@ def passes(plan: Plan, cell: int) -> Iterator[tuple[list[PlainTask], int]]:
     program, begin = plan.programs[plan.role[cell]], plan.begins[cell]
 
     def message(one: PassMessage, side: str) -> Message:
-        return Message((one.family, plan.group(cell, one.family, side)), program.own[one.chunk] + one.ahead, one.number)
+        return Message(
+            (one.family, plan.group(cell, one.family, side)), program.stages[one.chunk] + one.ahead, one.number
+        )
 
     def plain(task: Task, place: int) -> PlainTask:
         group = None if task.family is None else (task.family, plan.group(cell, task.family))
