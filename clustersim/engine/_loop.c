@@ -1,13 +1,13 @@
 /* The event loop in C. It uses Python's stable ABI, so that one build serves every Python from 3.11 on.
  *
- * Ranks and streams are executed as in `loop.py`, function by function, which explains that: a change of one is a change of both.
- * What uses links, or takes SMs or memory bandwidth from computation, is here alone; `loop.py` hands it to SimPy's fabric
- * (`fabric.py`, `slowing.py`), which gives the same times event by event. The tests hold all three to each other.
+ * Ranks and streams are executed by the same functions as in `loop.py`, which explains them: a change of one is a change of both.
+ * Tasks that use links, or take SMs or memory bandwidth from computation, run here; `loop.py` leaves them to SimPy's fabric
+ * (`fabric.py`, `slowing.py`), which gives the same times event by event. The tests compare all three.
  *
- * A task that uses links sleeps until it would end alone. When another task begins with which it could overfill a link, both
- * wake: each is found in the half segment that it has reached (the computation before a flow, or the flow) and continues event by
- * event, its bytes at max-min fair rates, until its links fit again. In the queue, at one time, tasks that end come first, then
- * those that begin, then `solve`.
+ * A task that uses links sleeps until its end on an idle fabric. When a task begins with which it could overfill a link, both wake:
+ * each continues from the half segment that it has reached (the computation before a flow, or the flow) event by event, its bytes
+ * at max-min fair rates, until its links have enough capacity again. In the queue, at one time, tasks that end come first, then
+ * tasks that begin, then `solve`.
  *
  * Numbers of events, tasks, waits and links are those of `engine/shape.py` and `engine/times.py`. A waiter is an event, or a rank
  * plus the number of events; ready[] holds events, and ranks as -1 - rank. Nothing is allocated per event except tasks whose end
@@ -20,10 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN, JOIN, LAUNCH, BUSY, DRAIN };                  /* what a task does (shape.py) */
-enum { MESSAGE, STREAM, OWN };                            /* what a wait is for (shape.py) */
-enum { BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST }; /* what a task waits for, by `call` */
-/* to begin; asleep, to be over; awake, for the end of a half segment and of what is in it; for a step to begin, and to end */
+enum { RUN, JOIN, LAUNCH, BUSY, DRAIN };                  /* operations of tasks (shape.py) */
+enum { MESSAGE, STREAM, OWN };                            /* kinds of waits (shape.py) */
+enum { BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST }; /* what a task in the queue waits for: its `call` */
+/* BEGIN: its start. OVER: its end, asleep. END: the end of its half segment, awake. LANDED: the end of a flow that moves no bytes over
+ * links. MOVE: the end of a flow's latency. LAND: the arrival of all its bytes. FIRST, LAST: the begin and the end of a job's step. */
 
 #define LATER ((int64_t)1 << 56) /* more than the number of events */
 #define FITS (1 + 1e-9)
@@ -38,12 +39,12 @@ enum { BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST }; /* what a task waits
 typedef struct Running Running;
 typedef struct Job Job;
 
-typedef struct { Running *task; double weight; int32_t place; } Crossing; /* bytes that cross a link; place: of the link in its task */
+typedef struct { Running *task; double weight; int32_t place; } Crossing; /* a flow on a link; place: index of the link in its task */
 
-typedef struct Row { /* a task that uses a link */
+typedef struct Row { /* one link of a task */
     Running *task;
     struct Row *next, *last;
-    int32_t link, at; /* at: place among what crosses the link */
+    int32_t link, at; /* at: index of the task's flow in the link's `crossing` */
 } Row;
 
 typedef struct {
@@ -55,7 +56,7 @@ typedef struct {
     char full, changed;
 } Link;
 
-typedef struct Loss { /* a task that computes on a rank, and makes up for what it lost there */
+typedef struct Loss { /* computation of a task on a rank, which makes up for its losses there after its end */
     Running *task;
     int32_t rank;
     double other, memory, before, before_bound, left, end;
@@ -148,7 +149,7 @@ typedef struct {
     Py_buffer capacity;
 } Loop;
 
-/* Make room for `need` entries; growing by half keeps the cost of an entry constant. */
+/* Make room for `need` entries of `size` bytes; growing by half keeps the cost of an entry constant. Return 0 without memory. */
 static int grow(void *array, int64_t *room, int64_t need, size_t size)
 {
     void **where = array, *found;
@@ -163,7 +164,7 @@ static int grow(void *array, int64_t *room, int64_t need, size_t size)
     return 1;
 }
 
-/* Add a member to a list of those with a `next` and a `last`, or take it out. */
+/* Add a member to a doubly linked list (`next`, `last`), or remove it. */
 #define LINK(head, one) \
     do { (one)->last = NULL; (one)->next = (head); if (head) (head)->last = (one); (head) = (one); } while (0)
 #define UNLINK(head, one) \
@@ -209,7 +210,7 @@ static void sink(Loop *w, int64_t at, Running *task)
     task->heap = (int32_t)at;
 }
 
-static void take_event(Loop *w, Running *task) /* let a task wait for nothing */
+static void take_event(Loop *w, Running *task) /* remove a task from the queue */
 {
     int64_t at = task->heap;
     Running *last = w->queue[--w->queue_count];
@@ -357,7 +358,7 @@ static void arrive(Loop *w, Job *job, int32_t event, double time, int32_t cause)
         start(w, job, leader, job->meeting_slot[meeting], job->meeting_time[meeting], job->meeting_cause[meeting]);
 }
 
-/* The last task that a wait for a stream is for; -2 where there is none. */
+/* Return the last event for which a wait of kind STREAM waits now; -2 if it waits for none. */
 static int32_t so_far(const Job *job, int32_t rank, int32_t wait)
 {
     int64_t number = (int64_t)rank * job->streams + job->which[wait];
@@ -368,7 +369,8 @@ static int32_t so_far(const Job *job, int32_t rank, int32_t wait)
     return job->launched_events[job->launched[number] + which - 1];
 }
 
-/* A waiter is an event or a rank, as above; now[own] is the time that it has reached, and cause[own] the event that ended then. */
+/* Return 0 if the waiter (as above) must wait for an end that is not known. now[own]: time that it has reached; cause[own]: event
+ * that ended then. */
 static int waited(Job *job, int32_t waiter, int32_t rank, int64_t p, int32_t task, double *now, int32_t *cause, int32_t own)
 {
     int64_t offset = job->pass_wait[p] - job->wait[job->pass_task[p]];
@@ -528,7 +530,7 @@ static void advance(Loop *w, Job *job, int32_t rank)
     job->left--;
 }
 
-/* Return 0 where the step of the job can never end. */
+/* Continue all ready ranks and launched tasks of a job. Return 0 if its step can never end. */
 static int go_on(Loop *w, Job *job)
 {
     while (job->ready_count && !w->failed) {
@@ -559,7 +561,7 @@ static inline int32_t segments(const Running *task)
     return task->job->segment_start[task->kind + 1] - task->job->segment_start[task->kind];
 }
 
-/* Row (compute, launched, beside, share, computed, over) of the segment of a half segment. */
+/* Row (compute, launched, overlapped, share, computed, over) of the segment with half segment `index`, as in `LoopJob.segment`. */
 static inline const double *segment(const Running *task, int32_t index)
 {
     return task->job->segment + 6 * (size_t)(task->job->segment_start[task->kind] + index / 2);
@@ -576,8 +578,8 @@ static inline int32_t flow_of(const Running *task)
     return task->job->flow[task->job->segment_start[task->kind] + task->index / 2];
 }
 
-/* Seconds of a flow that moves for `moving` seconds, with the computation that overlaps with it. */
-static inline double beside(const double *s, double moving)
+/* Seconds of a flow that moves for `moving` seconds and of its overlapping computation: both must end. */
+static inline double flow_seconds(const double *s, double moving)
 {
     double longer = s[2] + s[3] * moving;
     return s[2] && longer > moving ? longer : moving;
@@ -595,7 +597,7 @@ static double alone(const Running *task, int32_t index, double begun)
         return computed > launch_over ? computed : launch_over;
     }
     flow = task->job->flow[task->job->segment_start[task->kind] + index / 2];
-    return flow >= 0 ? begun + beside(s, flow_row(task, flow)[3]) : begun;
+    return flow >= 0 ? begun + flow_seconds(s, flow_row(task, flow)[3]) : begun;
 }
 
 static void add_end(Loop *w, Running *task, double end)
@@ -639,7 +641,7 @@ static int goes_on(Loop *w, Running *task, double now)
     return 0;
 }
 
-/* Begin to move the bytes of a flow, whose latency is over. Its rate is found with those of all that change at this time. */
+/* Begin to move the bytes of a flow after its latency. Its rate is solved with those of all flows that change at this time. */
 static void move(Loop *w, Running *task, double now)
 {
     int32_t flow = flow_of(task);
@@ -677,7 +679,7 @@ static void change(Loop *w, Link *link)
     w->changed[w->changed_count++] = link;
 }
 
-/* Remove a flow that has ended from its links. An idle link begins from zero again: else the rounding of all sums would stay. */
+/* Remove a flow that has ended from its links. */
 static void land(Loop *w, Running *task)
 {
     const Job *job = task->job;
@@ -770,7 +772,7 @@ static void wake_up(Loop *w, Running *task, double now)
     if (task->call == LAND)
         land(w, task);
     if (task->call != END && s[2] > 0.0) {
-        double time = task->on_time ? alone(task, task->index, task->begun) : task->begun + beside(s, now - task->begun);
+        double time = task->on_time ? alone(task, task->index, task->begun) : task->begun + flow_seconds(s, now - task->begun);
         task->call = END;
         push(w, task, time > now ? time : now);
     } else if (goes_on(w, task, now))
@@ -1026,8 +1028,8 @@ static void try_task(Loop *w, Running *task)
     for (int32_t load = (task)->job->load_start[(task)->moving]; load < (task)->job->load_start[(task)->moving + 1]; load++)
 #define LINK_OF(w, task, load) (&(w)->links[(task)->row[(task)->job->load_link[load]].link])
 
-/* Find the flows connected to changed flows or links by chains of full links, and the links in these chains. */
-static void joined(Loop *w)
+/* Collect in `trial` the flows connected to changed flows or links by chains of full links, and in `wide` the links of the chains. */
+static void connected(Loop *w)
 {
     int64_t done = 0, gone = 0;
     w->stamp++;
@@ -1083,7 +1085,8 @@ static void add_stop(Loop *w, double level, int32_t place)
     w->stops[at] = stop;
 }
 
-/* Find who stops at a rate, a flow (a negative place) or all that still rise on a link; return how many. */
+/* List in `stop` the flows whose rates stop rising at a level: one flow (negative place), or all that still rise on a link. Return
+ * their number. */
 static int64_t stopping(Loop *w, Stop stop)
 {
     Link *link;
@@ -1096,7 +1099,7 @@ static int64_t stopping(Loop *w, Stop stop)
     link = w->wide[stop.place];
     if (!link->left)
         return 0;
-    if (link->free > stop.level * link->total * (1 + NEARLY)) { /* some have stopped since it was found */
+    if (link->free > stop.level * link->total * (1 + NEARLY)) { /* flows have stopped since the level was computed */
         add_stop(w, link->free / link->total * (1 - NEARLY / 2), stop.place);
         return 0;
     }
@@ -1226,7 +1229,7 @@ static void solve(Loop *w, double now)
 {
     w->solves++;
     do {
-        joined(w);
+        connected(w);
         fair(w);
     } while (!w->failed && overfilled(w));
     w->changed_count = w->moved_count = w->dirty = 0;
@@ -1383,8 +1386,8 @@ static void fill(int32_t *array, int64_t count, int32_t value)
         array[i] = value;
 }
 
-/* again(loop, job, begin, columns): let a job begin a step at a time, with new columns for what it returns. */
-static PyObject *again(PyObject *module, PyObject *args)
+/* begin_step(loop, job, begin, columns): begin a step of a job at a time; columns: new arrays for its results. */
+static PyObject *begin_step(PyObject *module, PyObject *args)
 {
     PyObject *capsule, *columns;
     int number;
@@ -1438,8 +1441,8 @@ static PyObject *again(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* play(loop): process events until a job ends a step. Return its number, or -1 - the number of a job that can never end. */
-static PyObject *play(PyObject *module, PyObject *capsule)
+/* run_step(loop): process events until a job ends a step. Return its number, or -1 - the number of a job that can never end. */
+static PyObject *run_step(PyObject *module, PyObject *capsule)
 {
     Loop *w = loop_of(capsule);
     double now; /* rates of the time of the last call may still have to be solved */
@@ -1529,11 +1532,11 @@ static PyObject *stuck(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"create", create, METH_VARARGS, "Return a loop for jobs that share links."},
-    {"again", again, METH_VARARGS, "Let a job begin a step."},
-    {"play", play, METH_O, "Process events until a job ends a step."},
+    {"begin_step", begin_step, METH_VARARGS, "Begin a step of a job at a time."},
+    {"run_step", run_step, METH_O, "Process events until a job ends a step."},
     {"ends_now", ends_now, METH_VARARGS, "Return whether a job ends a step at a time."},
-    {"facts", facts, METH_VARARGS, "Return what a step leaves behind besides its columns."},
-    {"stuck", stuck, METH_VARARGS, "Return where a job cannot go on."},
+    {"facts", facts, METH_VARARGS, "Return the times, counts and half segments of a step that has ended."},
+    {"stuck", stuck, METH_VARARGS, "Return the task and microbatch that cannot go on."},
     {NULL, NULL, 0, NULL},
 };
 

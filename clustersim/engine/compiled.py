@@ -39,7 +39,7 @@ def _is_current() -> bool:
 
 
 def new_loop(capacity: Floats, jobs: Sequence[LoopJob]) -> Loop | CompiledLoop:
-    """Return a loop in C, or in plain Python if that is not built; the arguments are those of `loop.Loop`."""
+    """Return a loop in C, or in plain Python if that is not built. capacity: bytes/s of each link that can be a bottleneck."""
     return (CompiledLoop if is_compiled() else Loop)(capacity, jobs)
 
 
@@ -50,58 +50,61 @@ def loop(
     starts: Sequence[float] = (),
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[list[Record], ...]:
-    """Return the complete steps of jobs that share links; the arguments are those of `engine.simulate.simulate`."""
+    """Execute steps of jobs that share links in the event loop. Return the records of each job's complete steps, in order.
+
+    Arguments and errors are those of `engine.simulate.simulate`; progress is called at the end of each step.
+    """
     starts = starts or [0.0] * len(jobs)
-    own, since, found = new_loop(capacity, jobs), max(starts), tuple(list[Record]() for _ in jobs)
+    engine, since, records = new_loop(capacity, jobs), max(starts), tuple(list[Record]() for _ in jobs)
     for number, start in enumerate(starts):
-        own.again(number, start)
+        engine.begin_step(number, start)
     left, now = [steps] * len(jobs), 0.0
-    while max(left) > 0 or own.ends_now(now):
-        number = own.play()
-        step = own.step(number)
-        found[number].append(step)
+    while max(left) > 0 or engine.ends_now(now):
+        number = engine.run_step()
+        step = engine.step(number)
+        records[number].append(step)
         left[number] -= step.begin >= since
         now = step.end
-        progress(1 - sum(max(one, 0) for one in left) / (steps * len(jobs)))
+        progress(1 - sum(max(steps_left, 0) for steps_left in left) / (steps * len(jobs)))
         if max(left) > 0:
-            own.again(number, now)
-    return found
+            engine.begin_step(number, now)
+    return records
 
 
 class CompiledLoop:
-    """Executes the steps of jobs that share links."""
+    """Executes steps of jobs that share links, in C: `begin_step`, `run_step` until it returns the job, then `step`."""
 
     def __init__(self, capacity: Floats, jobs: Sequence[LoopJob]) -> None:
-        """capacity: bytes/s of each link."""
+        """capacity: bytes/s of each link that can be a bottleneck."""
         first = offsets(np.array([job.shape.events for job in jobs]))
         self.jobs = jobs
         columns = tuple(_columns(job, place) for job, place in zip(jobs, first.tolist(), strict=False))
         self.loop: Any = _loop.create(np.ascontiguousarray(capacity, float), columns)
         self.columns: list[tuple[NDArray[Any], ...]] = [()] * len(jobs)
 
-    def again(self, number: int, begin: float) -> None:
-        """Let a job begin a step at a time."""
+    def begin_step(self, number: int, begin: float) -> None:
+        """Begin a step of job `number` at time `begin` (s)."""
         shape, losses = self.jobs[number].shape, self.jobs[number].losses
         events, waits = shape.events, int(shape.pass_wait[-1])
         floats = [np.zeros(events) for _ in range(3)]
         integers = [np.empty(events, np.int32) for _ in range(2)]
         slowed = np.zeros(events if losses else 0)
         self.columns[number] = (*floats, *integers, np.empty(waits, np.int32), np.zeros(waits), slowed)
-        _loop.again(self.loop, number, begin, self.columns[number])
+        _loop.begin_step(self.loop, number, begin, self.columns[number])
 
-    def play(self) -> int:
-        """Process events until a job ends a step; return its number. Raises DeadlockError if none can go on."""
-        number: int = _loop.play(self.loop)
+    def run_step(self) -> int:
+        """Process events until a job ends a step; return its number. Raises DeadlockError if a step can never end."""
+        number: int = _loop.run_step(self.loop)
         if number < 0:
             raise self.jobs[-1 - number].shape.stuck(*_loop.stuck(self.loop, -1 - number))
         return number
 
     def ends_now(self, now: float) -> bool:
-        """Return whether another job ends a step at this time."""
+        """Return whether another job ends a step at time `now` (s) or before."""
         return bool(_loop.ends_now(self.loop, now))
 
     def step(self, number: int) -> Record:
-        """Return the step that a job has just ended."""
+        """Return the record of the step that job `number` has just ended."""
         begin, end, events, solves, *awake = _loop.facts(self.loop, number)
         starts, ends, asked, cause, leader, wait_event, wait_asked, slowed = self.columns[number]
         leaders, bounds, times = (
@@ -120,7 +123,7 @@ LONG = "rank_pass pass_event pass_wait launched"
 
 
 def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
-    """Return the columns of a job in the order in which `read_job` of _loop.c reads them."""
+    """Return the columns of a job in the order of COLUMNS in _loop.c. first_event: number of events of the jobs before it."""
     shape, losses, held = job.shape, job.losses, job.held
 
     def of(names: str, owner: object, kind: type) -> list[NDArray[Any]]:

@@ -1,12 +1,12 @@
-"""The event loop in plain Python, for machines where that in C (`_loop.c`) is not built: executes the shapes of jobs.
+"""The event loop in plain Python, which executes the shapes of jobs where that in C (`_loop.c`) is not built.
 
-A rank goes through the tasks of its passes in the order in which it launches them. What it computes, it waits for; what it
-launches on another stream waits there for the task before it. A task whose end nothing can change ends ahead of time, without
-an event. A task that uses links, or that makes computation on its rank longer, becomes an event, which runs on the links of
-SimPy's fabric (`fabric.py`, `slowing.py`).
+A rank executes the tasks of its passes in the order in which it launches them. It waits for the end of its computations; a task
+that it launches on another stream waits there for the task before it. The end of a task that nothing can delay is computed at
+once, without an event of the simulation. A task that uses links, or that makes computation on its rank longer, becomes such an
+event, which runs on the links of SimPy's fabric (`fabric.py`, `slowing.py`).
 
-What follows here is function by function in `_loop.c` too: a change of one is a change of both, and the tests hold them to each
-other and to SimPy (`engine/simulate.py`).
+`_loop.c` has the same functions: a change of one is a change of both. The tests compare them with each other and with SimPy
+(`engine/simulate.py`).
 
 Example: rank 0 computes F0 from 0 to 2 s and sends it; rank 1 waits for that message. Rank 0 executes its passes up to the
 first wait that it cannot fulfil; the message uses a link, so it becomes an event at 2 s. When it ends, at 3 s, rank 1 goes on.
@@ -28,6 +28,7 @@ from clustersim.engine.times import LoopJob
 from clustersim.errors import SimulationError
 
 HOST_STREAM = 1
+"""Index of the host's stream in `Shape.streams`."""
 
 
 class _Job(StepState):
@@ -43,10 +44,12 @@ class _Job(StepState):
         """Whether each task makes computation on its rank longer, or may become longer itself."""
         self.over, self.under_way = 0.0, 0
 
-    def again(self, begin: float) -> None:
+    def reset_step(self, begin: float) -> None:
         """Reset the state of the step, so that the job can begin another one at time `begin` (s)."""
         events, ranks, meetings = self.events, self.ranks, len(self.meeting_size)
         self.reset(begin, unknown=-1.0)
+        # mate: next of the events that start together, -1 after the last one. previous, after: events that a launched task waits
+        # for. waiter, next_waiter: linked list of the waiters of each event, as in `Loop.register`
         self.pass_of, self.mate = array("i", [-1]) * events, array("i", [-1]) * events
         self.previous, self.after = array("i", [-1]) * events, array("i", [-1]) * events
         self.waiter, self.next_waiter = array("i", [-1]) * events, array("i", [-1]) * (events + ranks)
@@ -56,16 +59,17 @@ class _Job(StepState):
         self.cursor = list(self.rank_pass[:-1])
         self.current = [self.pass_task[p] for p in self.cursor]
         self.waiting = array("i", [-1]) * events + array("i", [self.wait[task] for task in self.current])
-        """Index of the wait that each waiter has reached (events, then ranks)."""
+        """Index of the wait that each waiter has reached; waiters are numbered as in `Loop.register`."""
         self.now, self.now_event = [begin] * ranks, [-1] * ranks
         self.entered = [-1] * ranks
         """Event that ended last on each rank when its current pass began."""
         self.left, self.pending = ranks, 0
-        """Ranks that have passes left, and launched tasks that are not over."""
+        """Number of ranks with passes left, and of launched tasks that have not ended."""
         self.ready: list[int] = []
+        """Launched tasks (by event) and ranks (as -1 - rank) that can be continued."""
 
     def stuck(self) -> SimulationError:
-        """Return the error for a step in which a rank or a launched task waits for ever."""
+        """Return the error of a step that can never end, naming the first rank or launched task that cannot go on."""
         for rank in range(self.ranks):
             if self.cursor[rank] < self.rank_pass[rank + 1]:
                 return self.shape.stuck(self.current[rank], self.microbatch[self.cursor[rank]])
@@ -78,33 +82,33 @@ class _Job(StepState):
 
 
 class Loop:
-    """Executes the steps of jobs that share links."""
+    """Executes steps of jobs that share links: `begin_step`, `run_step` until it returns the job, then `step`."""
 
     def __init__(self, capacity: Floats, jobs: Sequence[LoopJob]) -> None:
-        """capacity: bytes/s of each link."""
+        """capacity: bytes/s of each link that can be a bottleneck."""
         self.env = Environment()
         self.fabric = Fabric(self.env, capacity)
         self.jobs = [_Job(number, self.fabric, job) for number, job in enumerate(jobs)]
         self.ending: dict[int, float] = {}
-        """{number of a job whose step has no open ends: time (s) when the step ends}"""
+        """{number of a job whose events all have known ends: time (s) when its step ends}"""
         self.ended = deque[int]()
         """Numbers of the jobs that have just ended a step."""
         self.deadlock: SimulationError | None = None
         """Error of a step that can never end."""
 
-    def again(self, number: int, begin: float) -> None:
+    def begin_step(self, number: int, begin: float) -> None:
         """Begin a step of job `number` at time `begin` (s)."""
         job = self.jobs[number]
-        job.again(begin)
+        job.reset_step(begin)
         job.ready.extend(range(-job.ranks, 0))
         self.fabric.call_at(begin, partial(self.go_on, job))
 
     def last(self, job: _Job) -> None:
-        """End a step of a job now."""
+        """End the step of a job now."""
         del self.ending[job.number]
         self.ended.append(job.number)
 
-    def play(self) -> int:
+    def run_step(self) -> int:
         """Process events until some job ends a step; return the number of this job. Raises DeadlockError if none can go on."""
         while not self.ended:
             self.env.step()
@@ -117,21 +121,24 @@ class Loop:
         return bool(self.ended) or any(time <= now for time in self.ending.values())
 
     def step(self, number: int) -> Record:
-        """Return the times of the step that job `number` has just ended."""
+        """Return the record of the step that job `number` has just ended."""
         job = self.jobs[number]
         return job.record("loop", job.over, self.env.events)
 
     # ranks and streams
 
     def go_on(self, job: _Job) -> None:
-        """Continue all ready ranks and launched tasks of a job; schedule the end of its step once all ends are known."""
+        """Continue all ready ranks and launched tasks of a job; schedule the end of its step once all ends are known.
+
+        If a step can never end, set `deadlock`.
+        """
         ready = job.ready
         while ready:
-            one = ready.pop()
-            if one < 0:
-                self.advance(job, -1 - one)
+            waiter = ready.pop()
+            if waiter < 0:
+                self.advance(job, -1 - waiter)
             else:
-                self.launch(job, one)
+                self.launch(job, waiter)
         if not job.under_way:
             if job.left or job.pending:
                 self.deadlock = job.stuck()  # raised outside: SimPy copies what a process raises
@@ -179,10 +186,10 @@ class Loop:
         cause: MutableSequence[int],
         own: int,
     ) -> bool:
-        """Wait for each event a task depends on; return False, to retry later, if the end of one is not known.
+        """Wait for each event that a task of pass `p` depends on. Return False, to retry later, if the end of one is not known.
 
-        waiter: as in `register`: the rank that reaches the task, or the event of a free task. now, cause: time that this waiter
-        has reached (s) and the event that ended then, at place `own` of these lists.
+        waiter: the rank that reaches the task, or the event of a free task, numbered as in `register`. now[own], cause[own]: time
+        (s) that this waiter has reached, and the event that ended then; both are updated.
         """
         offset = job.pass_wait[p] - job.wait[job.pass_task[p]]
         for wait in range(job.waiting[waiter], job.wait[task + 1]):
@@ -212,7 +219,7 @@ class Loop:
         return True
 
     def ran(self, job: _Job, rank: int, p: int, task: int) -> bool:
-        """Execute a task that the rank itself computes; return False, to retry later, if its end is not known yet."""
+        """Execute a computation of a rank; return False, to retry later, if its end is not known yet."""
         event = job.pass_event[p] + job.event[task]
         if job.task[event] < 0:  # not begun
             job.task[event], job.asked[event] = task, job.now[rank]
@@ -225,7 +232,7 @@ class Loop:
         return True
 
     def launched(self, job: _Job, rank: int, p: int, task: int) -> None:
-        """Launch a task on another stream; the rank goes on without waiting for the task."""
+        """Launch a task of pass `p` on another stream; the rank continues without waiting for it."""
         event, stream = job.pass_event[p] + job.event[task], job.launched[rank, job.stream[task]]
         job.task[event], job.asked[event], job.cause[event] = task, job.now[rank], job.now_event[rank]
         job.pass_of[event], job.waiting[event] = p, job.wait[task]
@@ -245,7 +252,7 @@ class Loop:
         self.launch(job, event)
 
     def launch(self, job: _Job, event: int) -> None:
-        """Start a launched task if every event it waits for has ended; otherwise retry when the first unfinished one ends."""
+        """Start a launched task if all events that it waits for have known ends; else retry when the first other one ends."""
         task, time, cause = job.task[event], job.asked[event], job.cause[event]
         for before in (job.previous[event], job.after[event]):
             if before >= 0:
@@ -278,7 +285,10 @@ class Loop:
         job.launched[rank, job.stream[task]].append(event)
 
     def arrive(self, job: _Job, event: int, time: float, cause: int) -> None:
-        """Start a task that a rank has reached; one that several ranks start together starts when the last of them arrives."""
+        """Start the task of an event that a rank reaches at `time` (s); ranks that start it together wait for the last of them.
+
+        cause: event whose end allowed the rank to reach it.
+        """
         meeting = job.meeting[event] if len(job.meeting) else -1
         if meeting < 0:
             self.start(job, event, job.task[event], time, cause)
@@ -298,7 +308,7 @@ class Loop:
             self.start(job, leader, slot, job.meeting_time[meeting], job.meeting_cause[meeting])
 
     def start(self, job: _Job, leader: int, slot: int, time: float, cause: int) -> None:
-        """Start a task, i.e. all events of leader `leader`, at time `time` (s)."""
+        """Start the events that start together with `leader` at `time` (s). slot: their slot. cause: event that allowed it."""
         kind, event, together, slows = job.kind[slot], leader, list[int](), False
         while event >= 0:
             job.start[event], job.cause[event] = time, cause
@@ -312,13 +322,13 @@ class Loop:
         self.fabric.call_at(time, partial(job.run, together, kind, partial(self.finish, job, leader)))
 
     def finish(self, job: _Job, leader: int) -> None:
-        """End a task that was an event, and continue the ranks and tasks that waited for it."""
+        """End a task that ran on links, now, and continue the ranks and tasks that waited for it."""
         job.under_way -= 1
         self.over(job, leader, self.env.now)
         self.go_on(job)
 
     def over(self, job: _Job, leader: int, end: float) -> None:
-        """End all events of a leader at time `end` (s) and make every rank and task ready that waits for them."""
+        """Set the end (s) of the events that start together with `leader`, and make ranks and tasks ready that wait for them."""
         event = leader
         while event >= 0:
             job.end[event] = end
@@ -328,7 +338,7 @@ class Loop:
             event = job.mate[event]
 
     def wake_waiters(self, job: _Job, waiter: int) -> None:
-        """Make a waiter, numbered as in `register`, and all after it in its linked list ready. -1: none."""
+        """Make a waiter and all after it in its linked list ready. waiter: numbered as in `register`; -1 for none."""
         while waiter >= 0:
             job.ready.append(waiter if waiter < job.events else job.events - 1 - waiter)
             waiter = job.next_waiter[waiter]

@@ -38,23 +38,26 @@ from clustersim.engine.program import (
 from clustersim.errors import DeadlockError
 
 RUN, JOIN, LAUNCH, BUSY, DRAIN = range(5)
-"""Operation of a task: compute; only wait; launch on another stream; launch kernels on the host, or mark its progress; wait of
-the host for its GPU."""
+"""Operation of a task: RUN computes; JOIN only waits; LAUNCH launches on another stream; BUSY launches kernels on the host, or
+marks its progress; DRAIN is a wait of the host for its GPU."""
 MESSAGE, STREAM, OWN = range(3)
-"""Kind of a wait: for a message; for tasks launched on a stream; for an earlier task of the same pass."""
+"""Kind of a wait: for a message (MESSAGE), tasks launched on a stream (STREAM), or an earlier task of the same pass (OWN)."""
 
 
 class Meetings(NamedTuple):
-    """Starts of tasks that the ranks of a group start together: one meeting for each call of each group."""
+    """Meetings: common starts of a task by the ranks of a group, one for each call of each group.
+
+    A slot is a combination of tasks that start together.
+    """
 
     event: Ints
-    """Meeting of each event, -1 for none. Empty without meetings."""
+    """Meeting of each event, -1 for none (events,). Empty without meetings."""
     size: Ints
-    """Number of rank cells of each meeting …"""
+    """Number of rank cells of each meeting (meetings,)."""
     slot: Ints
-    """… and its slot: the tasks that start together."""
+    """Slot of each meeting: the number of tasks plus an index into `slots` (meetings,)."""
     slots: tuple[tuple[int, ...], ...]
-    """Tasks that start together, one tuple per combination; numbered from the number of tasks on in `slot`."""
+    """Tasks of each slot."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Shape:
 
     # per task
     op: Ints
-    """Operation of the task: RUN, JOIN, LAUNCH, BUSY or DRAIN."""
+    """Operation of each task: RUN, JOIN, LAUNCH, BUSY or DRAIN."""
     stream: Ints
     """Stream, as an index into `streams`."""
     group: Ints
@@ -73,7 +76,7 @@ class Shape:
     gives: Ints
     """Number of the message that is complete when the task ends, for microbatch -1; -1 without one."""
     loses: Ints
-    """Whether communication on other streams slows the task: it computes, and is not part of the update."""
+    """Whether communication on other streams slows the task, because it computes and is not part of the update."""
     event: Ints
     """Index of the event among those of its pass; -1 for tasks without one."""
     stage: Ints
@@ -82,30 +85,31 @@ class Shape:
     """First wait of each task, followed by the number of waits (tasks + 1,)."""
     # per wait
     what: Ints
+    """Kind of the wait: MESSAGE, STREAM or OWN."""
     which: Ints
-    """Message for microbatch -1, stream, or index of the own task in its template."""
+    """Number of the message for microbatch -1, stream, or index of the earlier task in the template, by kind."""
     first: Ints
-    """Number of first tasks of the stream in the step that are waited for; 0: all so far."""
+    """Number of the step's first tasks on the stream that are waited for; 0: all so far."""
     but: Ints
-    """Number of the last tasks of the stream that are not waited for."""
+    """Number of the last tasks on the stream so far that are not waited for."""
     wait_stage: Ints
     """Global stage of a message; -1 for other waits."""
     # per pass
     rank_pass: Ints
     """First pass of each rank, followed by the number of passes."""
     pass_task: Ints
-    """First task of each pass …"""
+    """First task of each pass."""
     pass_end: Ints
-    """… and last task of each pass, plus 1."""
+    """Last task of each pass, plus 1."""
     microbatch: Ints
-    """-1 outside the passes of microbatches."""
+    """Microbatch of each pass; -1 outside the passes of microbatches."""
     pass_event: Ints
     """First event of each pass, followed by the number of events."""
     pass_wait: Ints
-    """First wait of each pass among all executed waits, followed by their number."""
+    """First wait of each pass, with waits counted once per execution, followed by the number of executed waits."""
     # per rank and stream, per group
     launched: Ints
-    """First launch of each rank and stream (rank-major), followed by the number of launches."""
+    """First launch of rank r and stream s among those of a step, at r · streams + s, followed by the number of launches."""
     group_size: Ints
     """Number of rank cells of each group."""
     messages: int
@@ -116,7 +120,7 @@ class Shape:
     lines: Sequence[Task]
     """Tasks of the layouts, one layout after the other."""
     line: Ints
-    """Place of each task in `lines`."""
+    """Index of each task in `lines`."""
     plan: Plan
     """Plan that the shape was made from."""
 
