@@ -127,12 +127,12 @@ class Activity:
 
 
 class Environment(simpy.Environment):
-    """SimPy's environment, which also counts events."""
+    """SimPy's environment, which also counts the events that were scheduled."""
 
     events = 0
 
     def schedule(self, event: simpy.Event, priority: Any = NORMAL, delay: float = 0.0) -> None:
-        """Schedule and count an event."""
+        """Schedule an event in `delay` seconds, as SimPy does, and count it in `events`."""
         self.events += 1
         super().schedule(event, priority, delay)
 

@@ -13,7 +13,6 @@ from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.model import ROOM
 from clustersim.collectives.plan import MESSAGES, NCCL
 from clustersim.collectives.switched import fitted
-from clustersim.config.workload import Algorithms
 from clustersim.engine.network import Tenant
 from clustersim.engine.script import BACKWARD, FORWARD
 from clustersim.engine.traffic import Family
@@ -104,7 +103,11 @@ def families(
     result = []
     for name, wanted_ops in family_ops.items():
         host = (DIRECTIONS[name], job.training.offload.threads) if name in DIRECTIONS else None
-        algorithm = "" if host or set(wanted_ops) <= MESSAGES else _algorithm(job.parallelism.algorithms, name)
+        algorithm = (
+            getattr(job.parallelism.algorithms, _setting(name)) if set(wanted_ops) - MESSAGES and not host else ""
+        )
+        if name == COUNTS and algorithm in TOKENS:  # DeepEP has no gather, so NCCL gathers the counts of rows
+            algorithm = NCCL
         shares, router = (job.shares, job.router) if name == "ep" else ((), None)
         communicators = pipelines(job) if name in (FORWARD, BACKWARD) and not job.parallelism.overlap.p2p else None
         family = Family(name, ranks[name](), (), algorithm, eras.get(name, {}), 0, shares, router, communicators, host)
@@ -128,12 +131,6 @@ def roles(job: Job) -> Ints:
     """
     pp, _, ep, _, _ = job.expert_mesh.coordinates(np.arange(job.mesh.size))
     return pp * job.positions + ep % job.positions
-
-
-def _algorithm(algorithms: Algorithms, family: str) -> str:
-    """Return the name of a family's algorithm. Row counts are gathered by NCCL, because DeepEP has no gather."""
-    name: str = getattr(algorithms, _setting(family))
-    return NCCL if family == COUNTS and name in TOKENS else name
 
 
 def _setting(family: str) -> str:

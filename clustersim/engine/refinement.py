@@ -64,7 +64,13 @@ def partition(
     starts = [0, *accumulate(len(family.ranks) for family in families)]
     first_group, group_count = dict(zip((f.name for f in families), starts, strict=False)), starts[-1]
     if fold:
-        group_colours = _group_colours(families, all_traffic, first_group, group_count)
+        # groups of one family start with one colour if their latencies and bounds are equal in all phases
+        group_colours = np.zeros(group_count, np.uint64)
+        for i, family in enumerate(families):
+            group_colours[first_group[family.name] :][: len(family.ranks)] = _mix(np.array([1000 + i], np.uint64))
+        for i, traffic in enumerate(all_traffic):
+            family_colours = group_colours[first_group[traffic.family] :][: len(traffic.latency)]
+            family_colours += _mix(_rounded(traffic.latency) ^ _mix(_rounded(traffic.bound)) ^ np.uint64(i))
         load_edges = [
             _Edges(t.link, first_group[t.family] + t.group, _mix(_rounded(t.weight) + np.uint64(31 + i)))
             for i, t in enumerate(loads)
@@ -75,22 +81,6 @@ def partition(
         ranks, groups, links = (np.arange(n, dtype=np.uint64) for n in (len(seeds), group_count, len(capacity)))
     family_cells = {f.name: _cells(groups[first_group[f.name] :][: len(f.ranks)]) for f in families}
     return Partition(_cells(ranks), family_cells, _cells(links))
-
-
-def _group_colours(
-    families: Sequence[Family], all_traffic: Sequence[Traffic], starts: Mapping[str, int], count: int
-) -> Colours:
-    """Return the initial colours of all groups: equal for groups of one family with equal latencies and bounds in all phases.
-
-    starts: number of the first group of each family. count: number of groups.
-    """
-    colours = np.zeros(count, np.uint64)
-    for i, family in enumerate(families):
-        colours[starts[family.name] :][: len(family.ranks)] = _mix(np.array([1000 + i], np.uint64))
-    for i, traffic in enumerate(all_traffic):
-        family_colours = colours[starts[traffic.family] :][: len(traffic.latency)]
-        family_colours += _mix(_rounded(traffic.latency) ^ _mix(_rounded(traffic.bound)) ^ np.uint64(i))
-    return colours
 
 
 class _Edges(NamedTuple):

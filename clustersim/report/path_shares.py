@@ -89,9 +89,8 @@ def _visible(activity: Activity) -> dict[str, float]:
     for segment in activity.segments:
         if segment.flow:
             idle[segment.flow.family] += segment.flow.idle
-    return {
-        name: min(activity.timing.exposed.get(name, 0.0) / seconds, 1.0) for name, seconds in idle.items() if seconds
-    }
+    exposed = activity.timing.exposed
+    return {name: min(exposed.get(name, 0.0) / seconds, 1.0) for name, seconds in idle.items() if seconds}
 
 
 def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:

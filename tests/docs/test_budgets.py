@@ -33,12 +33,12 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 7_333,
+    "engine": 7_480,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_276,
     "topology": 5_183,
     "collectives": 4_740,
     "cli": 3_630,
-    "report": 4_166,
+    "report": 4_167,
     "validate": 3_403,
     "predictors": 3_116,
     "parallel": 3_657,
