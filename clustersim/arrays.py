@@ -27,15 +27,15 @@ def ranges(begin: Ints, end: Ints) -> Ints:
     count = (end - begin).astype(np.int64)
     ends = count.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    found: Ints = np.arange(total) + (begin - ends + count).repeat(count)
-    return found
+    integers: Ints = np.arange(total) + (begin - ends + count).repeat(count)
+    return integers
 
 
 def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
     """Return the start of each of consecutive rows with `counts` entries, followed by the total (rows + 1,)."""
-    found = np.zeros(len(counts) + 1, np.int64)
-    counts.cumsum(out=found[1:])
-    return found
+    starts = np.zeros(len(counts) + 1, np.int64)
+    counts.cumsum(out=starts[1:])
+    return starts
 
 
 def lengths(start: Ints) -> Ints:
@@ -45,10 +45,10 @@ def lengths(start: Ints) -> Ints:
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:
     """Return the distinct values in ascending order, by sorting, which is ten times as fast as numpy.unique's hash table."""
-    found = np.sort(values)
-    new = np.ones(len(found), bool)
-    np.not_equal(found[1:], found[:-1], out=new[1:])
-    return found[new]
+    ascending = np.sort(values)
+    new = np.ones(len(ascending), bool)
+    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+    return ascending[new]
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
@@ -57,11 +57,11 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
     One hash (a weighted sum) per row is sorted, and rows with equal hashes are compared: a tenth of the time of numpy.unique.
     """
     weights = np.cumprod(np.full(rows.shape[1], 0x9E3779B97F4A7C15, np.uint64))
-    _, first, of = np.unique(rows.view(np.uint64) @ weights, return_index=True, return_inverse=True)
-    if not np.array_equal(rows, rows[first[of]]):  # two distinct rows have the same sum
-        _, first, of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    _, first, kind_of = np.unique(rows.view(np.uint64) @ weights, return_index=True, return_inverse=True)
+    if not np.array_equal(rows, rows[first[kind_of]]):  # two distinct rows have the same sum
+        _, first, kind_of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    return first[order], np.argsort(order)[of.reshape(-1)]
+    return first[order], np.argsort(order)[kind_of.reshape(-1)]
 
 
 def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
@@ -74,8 +74,8 @@ def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
 
 def counted(used: Mask) -> Ints:
     """Return the number of true entries in each row, as integers; faster than numpy's sum for short rows."""
-    found: Ints = np.einsum("ij->i", used.view(np.uint8), dtype=np.int64)
-    return found
+    counts: Ints = np.einsum("ij->i", used.view(np.uint8), dtype=np.int64)
+    return counts
 
 
 def summed(place: Ints, weight: Floats, count: int) -> Floats:

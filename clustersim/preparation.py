@@ -170,7 +170,7 @@ class Preparation:
         def load() -> KeptSchedule:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 loaded = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
-                written = Cache(ROOM, lambda made: TASK * sum(len(layout.tasks) for layout in layouts(made.scripts)))
+                written = Cache(ROOM, lambda added: TASK * sum(len(layout.tasks) for layout in layouts(added.scripts)))
                 return KeptSchedule(row_ends(loaded, job.pipeline), written)
 
         kept = self._schedules.once(rows(job, microbatches), load)

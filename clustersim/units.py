@@ -91,11 +91,11 @@ def parse(text: object, dimension: str, *, of_line: bool = False) -> float:
     return value
 
 
-def _line_rate(number: str, unit: str, other: str) -> str:
-    """Return the line rate that was probably meant, in Gb/s by default; `other` if the rate is implausible."""
+def _line_rate(number: str, unit: str, otherwise: str) -> str:
+    """Return the line rate that was probably meant, in Gb/s by default; `otherwise` if the rate is implausible."""
     match = _LINE_RATE.fullmatch(unit)
     if not match or len(number) > 10 or not 0 < float(number) < math.inf:
-        return other
+        return otherwise
     prefix = match[1].upper() or ("" if unit else "G")
     return f"{number}{'k' if prefix == 'K' else prefix}b/s"
 
@@ -127,9 +127,9 @@ def either(counts: Iterable[int]) -> str:
     return " or ".join(f"{count}" for count in counts)
 
 
-def plural(count: int, one: str, many: str) -> str:
+def plural(count: int, singular: str, many: str) -> str:
     """Return a count with its noun: `1 stage`, `4,096 stages`."""
-    return f"{count:,} {one if count == 1 else many}"
+    return f"{count:,} {singular if count == 1 else many}"
 
 
 def scaled(value: float, unit: str) -> str:

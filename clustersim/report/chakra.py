@@ -176,11 +176,11 @@ class RankTrace:
         """Return the tag of a message: 65,536 times the stage that receives it, plus its microbatch."""
         return 65_536 * (self._program.stages[message.chunk] + message.ahead) + microbatch
 
-    def _node(self, kind: NodeType, name: str, before: Sequence[int], seconds: float, said: Attributes) -> int:
+    def _node(self, kind: NodeType, name: str, before: Sequence[int], seconds: float, attributes: Attributes) -> int:
         """Add a node that depends on the nodes `before`, and return its number."""
         number = len(self.nodes) + 1
         exact = {SECONDS: seconds} if kind == NodeType.COMP else {}
-        attributes = {"is_cpu_op": False, **said, **exact}
+        attributes = {"is_cpu_op": False, **attributes, **exact}
         self.nodes.append(TraceNode(number, name, kind, tuple(dict.fromkeys(before)), round(seconds * 1e6), attributes))
         return number
 

@@ -210,37 +210,37 @@ def summary(shared: Shared) -> dict[str, Any]:
     }
 
 
-def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
+def _job(shared: Shared, job: JobSteps) -> dict[str, Any]:
     """Return the facts of a job: its nodes, split, memory, and steps alone and with the other jobs."""
     cluster = shared.cluster
-    times = [step.end - step.begin for step in one.counted]
-    early = len(one.steps) - len(one.counted)
-    alone = _parts(one.alone.plan, one.alone.record)
-    each = [_parts(one.plan, step) for step in one.counted]
-    together = {name: float(np.mean([own.get(name, 0.0) for own in each])) for name in each[0]}
+    times = [step.end - step.begin for step in job.counted]
+    early = len(job.steps) - len(job.counted)
+    alone = _parts(job.alone.plan, job.alone.record)
+    each = [_parts(job.plan, step) for step in job.counted]
+    together = {name: float(np.mean([parts.get(name, 0.0) for parts in each])) for name in each[0]}
     return {
-        "name": one.name,
-        "workload": one.job.document.path,
-        "nodes": one.nodes.tolist(),
-        "gpus": one.job.mesh.size,
-        "idle_gpus": len(cluster.numbering.gpus_of(one.nodes)) - one.job.mesh.size,
-        "parallelism": split_facts(one.job),
-        "memory": memory_facts(cluster, one.gpus, one.alone.memory),
-        "predictor": predictor_facts(one.job, one.alone.forecast),
-        "start_s": one.start,
-        "step_alone_s": one.alone.record.end,
-        "step_together_s": one.mean,
+        "name": job.name,
+        "workload": job.job.document.path,
+        "nodes": job.nodes.tolist(),
+        "gpus": job.job.mesh.size,
+        "idle_gpus": len(cluster.numbering.gpus_of(job.nodes)) - job.job.mesh.size,
+        "parallelism": split_facts(job.job),
+        "memory": memory_facts(cluster, job.gpus, job.alone.memory),
+        "predictor": predictor_facts(job.job, job.alone.forecast),
+        "start_s": job.start,
+        "step_alone_s": job.alone.record.end,
+        "step_together_s": job.mean,
         "step_together_min_s": min(times),
         "step_together_max_s": max(times),
-        "slowdown": one.mean / one.alone.record.end,
+        "slowdown": job.mean / job.alone.record.end,
         "exposed_alone_s": _exposed(alone),
         "exposed_together_s": _exposed(together),
         "breakdown_alone_s": alone,
         "breakdown_together_s": together,
-        "trace": shown_counts(one.traced(len(shared.jobs)), one.plan),
+        "trace": shown_counts(job.traced(len(shared.jobs)), job.plan),
         "steps": [
             {"begin_s": step.begin, "step_s": step.end - step.begin, "counted": number >= early}
-            for number, step in enumerate(one.steps)
+            for number, step in enumerate(job.steps)
         ],
     }
 

@@ -126,8 +126,10 @@ def folder_for(question: Question, out: Path | None, default: str, force: bool =
         stored = manifest(_real(out))
         if stored and stored.question != question.digest and not force:
             files = ", ".join([Path(part.path).name for part in stored.inputs.values()][:3])
-            other = f"{stored.command or 'run'} of {files}" if files else "of other inputs or options"
-            raise InputError(f"{out}: holds another result ({other}); {ELSEWHERE}, or replace it with --force")
+            stored_question = f"{stored.command or 'run'} of {files}" if files else "of other inputs or options"
+            raise InputError(
+                f"{out}: holds another result ({stored_question}); {ELSEWHERE}, or replace it with --force"
+            )
         return out
     target = next(path for path in _numbered(RESULTS / default) if _is_available(path, question))
     check_target(target)
