@@ -23,7 +23,7 @@ def entries(start: Ints, rows: Ints) -> Ints:
 
 
 def ranges(begin: Ints, end: Ints) -> Ints:
-    """Return the integers from begin[i] to end[i], without end[i], for each i in turn."""
+    """Return one array of the integers from begin[i] to end[i], without end[i], for each i in turn."""
     count = (end - begin).astype(np.int64)
     ends = count.cumsum()
     total = int(ends[-1]) if len(ends) else 0
@@ -73,7 +73,7 @@ def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
 
 
 def counted(used: Mask) -> Ints:
-    """Return the number of true entries in each row, as integers; faster than numpy's sum for short rows."""
+    """Return the number of true entries in each row (rows,); faster than numpy's sum for short rows."""
     counts: Ints = np.einsum("ij->i", used.view(np.uint8), dtype=np.int64)
     return counts
 

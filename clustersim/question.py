@@ -87,7 +87,7 @@ class StepQuestion:
 
     @property
     def stored(self) -> dict[str, object]:
-        """Options as stored in a manifest."""
+        """{name: value} of the options, as stored in a manifest."""
         flops = "full" if self.full_attention else "causal"
         options = {"overrides": self.overrides, "fold": self.fold, "ignore_memory": self.ignore_memory, "flops": flops}
         return options | ({"engine": self.engine} if self.engine != "simpy" else {})

@@ -198,7 +198,7 @@ class Simulator:
         return steps
 
     def outline(self, job: Job, engine: Engine = "simpy") -> dict[str, Any]:
-        """Simulate one step of a loaded job. Return the part of its summary that tables of many jobs show."""
+        """Simulate one step of a loaded job. Return `report.summary.outline`, which tables of many jobs show."""
         job = self.placed(job)
         self.preparation.must_fit(job, ignorable=False)
         work, record = self._simulate_cached(job, engine)

@@ -49,7 +49,7 @@ def calibrate(
 
 
 def _fields(measured: MeasuredMachine, out: Path | None) -> dict[str, Any]:
-    """Return the constants of a machine, and each measurement with its errors, as JSON data."""
+    """Return the JSON data of `calibrate`: the `constants` of a machine, and its `measurements` with their errors."""
     fit = measured.fit
     columns = ("name", "factor", "spread", "usual_spread", "keys")
     constants = [

@@ -91,7 +91,7 @@ def _times(job: Job, kernel_rows: list[KernelRow], name: str) -> dict[object, di
 
 
 def _span(seconds: float, ends: tuple[float | None, float | None]) -> dict[str, float | None]:
-    """Return the seconds of a launch with the low and high end of their interval, None if unknown; ends: relative."""
+    """Return {each of SECONDS: seconds of a launch}, None if unknown. ends: low and high end of the interval / seconds."""
     return dict(zip(SECONDS, (seconds, *(end and seconds * end for end in ends)), strict=True))
 
 

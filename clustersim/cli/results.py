@@ -115,7 +115,7 @@ def trace(
 
 
 def rank_numbers(text: str, ranks: int) -> list[int]:
-    """Return the ranks in `all` or a list such as `0,8-15`. Raises InputError for ranks that the job does not have."""
+    """Return the ranks in `all` or a list such as `0,8-15`, ascending. Raises InputError for ranks beyond the job's `ranks`."""
     if text == "all":
         return list(range(ranks))
     chosen: dict[int, None] = {}
@@ -205,7 +205,7 @@ def explore(
 def _write_page(
     out: Path | None, folder: Path, inputs: Sequence[Path], draw: Callable[[], str], output: CommandOutput
 ) -> None:
-    """Write a page to `--out`, or to the result's folder, and print where it is. Raises InputError if it cannot be written."""
+    """Write the page that `draw` returns to `--out`, or to the result's folder. Raises InputError if that cannot be written."""
     if out:
         check_output("--out", out, (".html", ".htm"), inputs)
     save(target := out or folder / PAGE, draw())

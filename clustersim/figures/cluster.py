@@ -93,7 +93,7 @@ _MARGIN, _CAPTION, _ROW, _TOP, _RADIUS, _ARC = 40.0, 190.0, 150.0, 110.0, 330.0,
 
 
 def _rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
-    """Draw the levels of switches above each other, with the nodes at the bottom."""
+    """Draw the levels of switches above each other, with the nodes of `topology`, and their slow GPUs, at the bottom."""
     places: dict[str, Coordinates] = {}
     levels = [parts.nodes, *parts.levels]
     colours: dict[str, list[str]] = {}

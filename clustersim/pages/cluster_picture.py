@@ -42,7 +42,7 @@ class LinkFigures(NamedTuple):
 
 
 def slow_links(topology: Topology) -> Mask:
-    """Return which links are dead or slower than others of their tier. Links of slower node types do not count."""
+    """Return a mask (links,) of links that are dead or slower than others of their tier, those of slower node types excepted."""
     sound = np.repeat(healthy_rates(topology), [tier.links for tier in topology.tiers])
     return np.asarray(topology.capacity < sound * (1 - 1e-9))
 
@@ -198,7 +198,7 @@ def _counts(topology: Topology, name_of: Mapping[str, str]) -> Counter[str]:
 
 
 def _cable(topology: Topology, links: Ints, figures: LinkFigures) -> dict[str, object]:
-    """Return the number of links of a drawn cable, and the largest of their capacities, loads and limits."""
+    """Return {`links`: number, `capacity`, `use`, `limits`: the largest of each, `ill`, `dead`} of a drawn cable."""
     return {
         "links": len(links),
         "capacity": float(topology.capacity[links].max()),

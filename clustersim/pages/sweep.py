@@ -60,7 +60,7 @@ def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
 
 
 def sweep_data(points: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[str, object]:
-    """Return the JSON data of the page: a column for each setting that differs between points, and the others once."""
+    """Return the JSON data of the page: `columns` of what differs between points, and the values that all share in `same`."""
     space = [point for point, _ in points]
     axes = [COLUMNS.get(key, key) for key in varied(space)]
     settings = [{COLUMNS.get(key, key): value for key, value in point.items()} for point in space]
@@ -90,7 +90,7 @@ def sweep_data(points: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[
 
 
 def _packed(values: Sequence[object]) -> dict[str, object]:
-    """Return a column: numbers as they are, or distinct texts with an index for each point."""
+    """Return a column: {`numbers`}, or {`texts`: distinct ones, `places`: index of each value's text, -1 for None}."""
     if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
         return {"numbers": [float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for v in values]}
     texts: dict[str, int] = {}

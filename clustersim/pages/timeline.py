@@ -65,7 +65,7 @@ def timeline(result: StepResult) -> dict[str, object]:
 
 
 def _fold(fold: FoldedTime) -> dict[str, object] | None:
-    """Return the periods that are left out, as JSON data; None without any."""
+    """Return {`cut`, `period`: ns, `count`, `microbatches`} of the periods that are left out; None without any."""
     if fold == NOT_FOLDED:
         return None
     return {

@@ -36,12 +36,12 @@ class Path:
 
     @property
     def tasks(self) -> Ints:
-        """Index of the task of each event of the path."""
+        """Index into the shape's tasks of each event of the path (events,)."""
         tasks: Ints = self.record.shape.event_task[self.events]
         return tasks
 
     def computed(self) -> Floats:
-        """Return the seconds of computation on the path, summed by task index."""
+        """Return the seconds of computation on the path of each task of the shape (tasks,)."""
         record, compute = self.record, self.record.tasks.compute
         task, took = self.tasks, (record.ends - record.starts)[self.events]
         seconds = np.minimum(compute[task], took) * record.shape.computing[task]

@@ -41,7 +41,7 @@ class FoldedTime(NamedTuple):
         return self.periods * self.period
 
     def shown(self, start: Floats) -> Mask:
-        """Return a mask of the items that the folded step shows, by their start times in seconds."""
+        """Return a mask (items,) of the items that the folded step shows. start: their start times in seconds."""
         hidden: Mask = (start > self.cut) & (start <= self.cut + self.left_out)
         return ~hidden
 

@@ -103,7 +103,7 @@ def shared_links(shared: Shared, a: int, b: int) -> dict[str, Any]:
 
 
 def _link_load(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
-    """Return the load of all jobs on a link: bytes/s, mean utilization, and each job's share."""
+    """Return `busiest` (name of the link), `capacity_bytes_per_s`, {job: `bytes_per_s` and `share`}, `utilization`, `both`."""
     rates = {t.name: float(rate) for t, rate in zip(shared.jobs, shared.rates[:, link], strict=True) if rate}
     total = math.fsum(rates.values())
     return {
@@ -196,7 +196,7 @@ COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")
 
 
 def summary(shared: Shared) -> dict[str, Any]:
-    """Return the summary as plain data; keys carry their units."""
+    """Return the content of `summary.json` of jobs on one cluster as plain data; keys carry their units."""
     return {
         "cluster": cluster_facts(shared.cluster),
         "warnings": [*shared.cluster.notes, *shared.cluster.warnings],

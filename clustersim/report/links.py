@@ -106,7 +106,7 @@ def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -
 
 
 def tier_of(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Ints]:
-    """Return the index of the tier of each link, and the index of the link in it."""
+    """Return the index of the tier of each link (links,), and the index of the link in its tier (links,)."""
     starts = np.array([tier.first for tier in topology.tiers] or [0])
     tiers = np.searchsorted(starts, links, side="right") - 1
     return tiers, np.asarray(links) - starts[tiers]

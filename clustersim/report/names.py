@@ -33,7 +33,7 @@ def _stem(path: Path) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """Return text as part of a file's name: other characters become `_`, and long text ends in a digest."""
+    """Return text as part of a file's name of at most `most` bytes: unsafe characters become `_`, long text ends in a digest."""
     safe = _UNSAFE.sub("_", text)
     if len(safe.encode()) <= most:
         return safe

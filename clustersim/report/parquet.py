@@ -90,7 +90,7 @@ def _schema(name: str, column: _Column, optional: bool) -> _Struct:
 
 
 def _chunk(out: bytearray, name: str, column: _Column, rows: int, optional: bool) -> tuple[_Struct, int]:
-    """Write the pages of one column of a row group. Return its footer entry and its size before compression."""
+    """Append the pages of one column of a row group to `out`. Return its footer entry, and its bytes before compression."""
     start, size = len(out), 0
     if isinstance(column, Texts):
         texts = (text.encode() for text in column.names)
@@ -107,7 +107,7 @@ def _chunk(out: bytearray, name: str, column: _Column, rows: int, optional: bool
 
 
 def _body(column: _Column, optional: bool) -> tuple[bytes, int]:
-    """Return the values of a column, with a mask of present ones if it is optional, and their encoding."""
+    """Return the bytes of a column's values, after a mask of present ones if it is optional, and the number of their encoding."""
     if isinstance(column, Texts):
         width = max(len(column.names) - 1, 1).bit_length()
         return bytes([width]) + _packed(column.which, width), _RLE_DICTIONARY
@@ -119,7 +119,7 @@ def _body(column: _Column, optional: bool) -> tuple[bytes, int]:
 
 
 def _page(out: bytearray, body: bytes, kind: _Struct, header: _Struct) -> int:
-    """Write a page. Return its size with header before compression."""
+    """Append a page to `out`. Return the bytes of its header and of its body before compression."""
     squeeze = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)  # 31: in the frame of a gzip file, without a time
     packed = squeeze.compress(body) + squeeze.flush()
     head = _thrift({**kind, 2: len(body), 3: len(packed), **header})

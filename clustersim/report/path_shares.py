@@ -94,7 +94,7 @@ def _visible(activity: Activity) -> dict[str, float]:
 
 
 def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:
-    """Return the rows of links that limit transfers on the path, and of all other time, the longest first."""
+    """Return `_link` of the links that limit transfers on the path, and {`link`: None, `what`, `path_s`} of all other time."""
     exposed, shared, sizes = _exposed(path)
     step = math.fsum(span.end - span.start for span in path)
     by_key: dict[tuple[object, ...], tuple[float, set[int]]] = {}
@@ -122,7 +122,7 @@ def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
 
 
 def _tiers(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Mask]:
-    """Return the index of the tier of each link, and whether the link is slower than healthy ones there."""
+    """Return the index of the tier of each link (links,), and a mask of links slower than a healthy one there (links,)."""
     tiers, _ = tier_of(topology, links)
     return tiers, topology.capacity[links] < _SLOW * healthy_rates(topology)[tiers]
 
@@ -144,7 +144,7 @@ def healthy_links(topology: Topology, kind: str) -> dict[str, Any] | None:
 
 
 def healthy_rates(topology: Topology) -> Floats:
-    """Return the bytes/s of a healthy link of each tier: the fastest, or that of the slowest node type in mixed clusters."""
+    """Return the bytes/s of a healthy link of each tier (tiers,): the fastest, or that of the slowest node type if several."""
 
     def compute() -> Floats:
         """Return the rate of each tier, 0 for one without links."""
@@ -161,7 +161,7 @@ def _healthy_rate(capacity: Floats, mixed: bool) -> float:
 
 
 def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any]:
-    """Return the row of identical links, named by the first, or by one that is slower than its tier."""
+    """Return the row of identical links, named by the first slow one, else by the first. seconds: on the path (`path_s`)."""
     tiers, behind = _tiers(topology, links)
     slow = [topology.link_name(link) for link, late in zip(links, behind, strict=True) if late]
     named = links[int(np.argmax(behind))]

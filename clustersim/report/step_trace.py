@@ -211,14 +211,14 @@ class StepTrace:
         return {}
 
     def _computes(self, span: Span) -> dict[str, Any]:
-        """Return FLOP, bytes of memory traffic and number of kernels of a pass; empty if they are unknown."""
+        """Return {`FLOP`, `memory bytes`, `kernels`: number} of a pass; {} if its kernels are unknown."""
         source = span.activity.timing.source if span.activity else None
         kernels = [item for item in source.items if isinstance(item, Kernel)] if source else []
         flop, size = (sum(getattr(kernel, what) for kernel in kernels) for what in ("flop", "bytes"))
         return {"FLOP": flop, "memory bytes": size, "kernels": len(kernels)} if kernels else {}
 
     def _moves(self, span: Span, flow: Flow | None) -> dict[str, Any]:
-        """Return bytes, algorithm, protocol and limiting links of a collective or message, or of a flow inside a pass."""
+        """Return {`bytes`, `algorithm`, `protocol`, `link`} of a collective, message or flow inside a pass; {} if unknown."""
         calls = [call for call in span.carried if flow is None or call[0][0] == flow.family]
         if span.activity is None or not calls:
             return {}
@@ -255,7 +255,7 @@ class StepTrace:
 
     @cached_property
     def _held(self) -> tuple[Ints, Floats, dict[str, Floats]]:
-        """Columns over passes: pipeline rank, start, and memory of each kind that changes during the step."""
+        """Columns over passes: pipeline rank, start (s), and {kind: bytes} of the memory that changes during the step."""
         ranks, begun = (np.asarray(self.memory[name]) for name in ("pipeline_rank", "start_s"))
         kinds = {name: np.asarray(self.memory[name]) for name in self.memory if name.endswith("_bytes")}
         changing = {name.removesuffix("_bytes"): column for name, column in kinds.items() if np.ptp(column) > 0}

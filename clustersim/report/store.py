@@ -157,7 +157,7 @@ def question_digest(folder: Path) -> str | None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Return the summary of a result. Raises InputError if there is none or it is not a JSON object."""
+    """Return the content of `summary.json` of a result. Raises InputError if there is none or it is not a JSON object."""
     path = folder / SUMMARY
     try:
         data = parsed(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
@@ -313,7 +313,7 @@ def _obstacle(folder: Path) -> str | None:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return the device and inode of a folder, by which a replaced one is recognized; None if there is none."""
+    """Return (device, inode) of a folder, by which a replaced one is recognized; None if there is none."""
     try:
         status = folder.stat()
     except (FileNotFoundError, NotADirectoryError):

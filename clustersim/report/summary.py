@@ -115,7 +115,7 @@ def network_warnings(topology: Topology, ranks: int) -> tuple[str, ...]:
 
 
 def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
-    """Return the predictor of a job's kernel times, their errors in words, and the clocks."""
+    """Return {`name` of the predictor, `error` and `clocks` in words, `clock_shares` by data type} of a job's kernel times."""
     return {
         "name": job.spec.predictor,
         "error": forecast.statement,
@@ -125,7 +125,7 @@ def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
 
 
 def cluster_facts(topology: Topology) -> dict[str, Any]:
-    """Return the cluster's name and its numbers of nodes, GPUs, links and cables, with the facts of its GPUs."""
+    """Return `name`, `gpu_facts`, and the numbers of `nodes`, `gpus`, `links` and `cables` of a cluster."""
     return {
         "name": topology.name,
         **gpu_facts(topology),
@@ -159,7 +159,7 @@ def jitter_facts(jitter: Jitter, steps: Floats) -> dict[str, Any]:
 
 
 def split_facts(job: Job) -> dict[str, Any]:
-    """Return the parallel degrees and training options of a job."""
+    """Return {`tp`, `cp`, `pp`, `dp`, `ep`, `expert_tp`, `vpp`, …: value} of the degrees and training options of a job."""
     split, training = job.parallelism, job.training
     return {
         "tp": split.tp,
@@ -311,7 +311,7 @@ def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> di
 
 
 def _ranks(topology: Topology, job: Job, plan: Plan, record: Record) -> dict[str, Any]:
-    """Return the number of ranks, and of those that were simulated."""
+    """Return the numbers of GPUs, ranks, idle GPUs and classes of ranks that were simulated, the `player`, and its `events`."""
     return {
         "gpus": topology.gpus,
         "ranks": job.mesh.size,

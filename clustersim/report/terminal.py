@@ -189,7 +189,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
 
 
 def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines on drawn steps, if GPUs differ in speed."""
+    """Yield the (name, value) line on drawn steps, if GPUs differ in speed."""
     if jitter := summary.get("jitter"):
         half, most = (duration(jitter[f"step_time_{name}_s"]) for name in ("p50", "p99"))
         yield "jitter", f"half of {counted(jitter['draws'], 'step')} take at most {half}, 99 of 100 at most {most}"
@@ -223,7 +223,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def _fits(memory: dict[str, Any], look: Look) -> Iterator[tuple[str, str]]:
-    """Yield the line on whether the job likely fits, and its basis."""
+    """Yield the (name, value) lines on whether the job likely fits, the basis of that, and the memory of hosts."""
     colours, need, have = (look.good, look.doubtful, look.bad), memory["peak_bytes"], memory["capacity_bytes"]
     judgement = verdict(need, have)
     words = look.strong(dict(zip(WORDS, colours, strict=True))[judgement](WORDS[judgement]))
@@ -235,7 +235,7 @@ def _fits(memory: dict[str, Any], look: Look) -> Iterator[tuple[str, str]]:
 
 
 def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines on idle GPUs: their number, their cost, and a split that would use them."""
+    """Yield the (name, value) lines on idle GPUs: their number, their cost, and a split that would use them."""
     idle, gpus = summary["idle"], summary["cluster"]["gpus"]
     if idle["gpus"]:
         cost = f"{summary['tokens_per_s_per_owned_gpu']:.1f} tokens/s for each of the {gpus} owned"
@@ -245,7 +245,7 @@ def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the share of the burst rate that GEMMs sustain, and whether it was measured on this GPU."""
+    """Yield the (name, value) line on the share of the burst rate that GEMMs sustain, and its source, if that is in SOURCES."""
     shares = summary["predictor"]["clock_shares"]
     if shares_text := [
         f"{k} products at {100 * v['share']:.0f} % {SOURCES[v['source']]}"

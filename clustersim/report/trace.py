@@ -44,7 +44,7 @@ class Arrows:
 
     @property
     def ends(self) -> Ints:
-        """Approximate number of arrow ends at each cell's ranks, from messages and collectives."""
+        """Approximate number of arrow ends at the ranks of each rank cell (cells,), from messages and collectives."""
         shape, waits = self.record.shape, self.record.waits
         together = shape.event_rank[_grouped(shape)[shape.event_task]]
         ranks = shape.ranks
@@ -164,7 +164,7 @@ class DrawnRank(NamedTuple):
 
 
 def first_ranks(plan: Plan, spans: Spans) -> tuple[DrawnRank, ...]:
-    """Return the first rank of each rank cell that has spans."""
+    """Return the first rank of each rank cell in `spans`, which represents all ranks of the cell."""
     return tuple(DrawnRank(int(plan.first[cell]), cell, int(plan.size[cell])) for cell in spans)
 
 
@@ -183,7 +183,7 @@ def drawn_cells(steps: Sequence[Record], plan: Plan, width: int, share: int = 1)
 
 
 def _slices(record: Record) -> Ints:
-    """Return the number of slices of each rank cell: one per span and one per flow inside."""
+    """Return the number of slices of each rank cell (cells,): one per span and one per flow inside."""
     shape, tasks = record.shape, record.tasks
     flows = np.array([sum(place >= 0 for place in timing.order) for timing in tasks.timed] or [0])
     pieces = 1 + flows[tasks.group[tasks.of_task]] * shape.computing

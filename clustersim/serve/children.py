@@ -68,7 +68,7 @@ class Child:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a page shows of the command, as JSON data."""
+        """JSON data for a page: `number`, `command`, `state`, `step`, `took_s`, `error` and `answer`."""
         took = None if self.begun is None else (self.ended or time.time()) - self.begun
         data = {"number": self.number, "command": self.shown, "state": self.state, "step": self.step}
         answer = self.out[:SENTENCES] if self.words[0] in ("sweep", "optimize", "plan") else ""
@@ -172,7 +172,7 @@ def working_folder(results: Path) -> Path:
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command: without token and colours, and with this copy of clustersim."""
+    """Return the {name: value} environment of a command: that of the server without token, with this copy of clustersim."""
     kept = {name: value for name, value in environment.items() if name != SECRET}
     paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), environment.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": paths, PROGRESS: "1", "NO_COLOR": "1", "COLUMNS": "120"}

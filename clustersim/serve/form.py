@@ -92,7 +92,7 @@ class RunForm:
         return cls({room: _files(room, more) for room, more in rooms.items()}, fields)
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON data from which a page draws the forms."""
+        """Return the JSON data of the forms: names of `topologies` and `workloads`, and `commands` with their options."""
         shown = []
         for name, fields in self.fields.items():
             title, first = FORMS[name]

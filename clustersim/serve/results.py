@@ -59,7 +59,7 @@ class ResultsFolder:
         return folder / file if folder and _is_file(folder / file) else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of all results, the newest first, at most MOST."""
+        """Return `row` of all results, the newest first, at most MOST."""
         folders = list(_results(self.root, DEPTH))
         for gone in self._known.keys() - {*folders}:
             self._known.pop(gone, None)
@@ -67,7 +67,7 @@ class ResultsFolder:
         return sorted(rows, key=lambda row: -row["written"])[:MOST]
 
     def row(self, folder: Path) -> dict[str, Any] | None:
-        """Return the row of a result, or None if it has disappeared or its name is not valid Unicode."""
+        """Return {`name`, `written`, `report`, `command`, …} of a result; None if it is gone or its name is not Unicode."""
         name = folder.relative_to(self.root).as_posix()
         try:
             status = (folder / store.MANIFEST).stat()

@@ -168,7 +168,7 @@ class Site:
         return self.children.start(words, shown, cwd)
 
     def _state(self) -> dict[str, Any]:
-        """Return the results and commands as JSON data, the newest command first."""
+        """Return {`results`: rows, `children`: facts of commands, the newest first}, without comparisons."""
         shown = [child for child in list(self.children.all.values()) if child.words[0] != "compare"]
         children = [{**child.facts, "result": self._result_of(child)} for child in reversed(shown)]
         return {"results": self.folder.rows(), "children": children}
@@ -220,7 +220,7 @@ def _page(title: str, scripts: tuple[str, ...], data: Mapping[str, Any], status:
 
 
 def _answer(folder: Path) -> dict[str, Any]:
-    """Return the summary and command of a run as far as they can be read. Any program may have written the files."""
+    """Return {`summary`, `asked`: command} of a run; {} if they cannot be read: any program may have written the files."""
     from clustersim.question import StoredRun
 
     with suppress(InputError):

@@ -156,7 +156,7 @@ def _node(node: Any, phase: PassPhase, index: Mapping[str, int]) -> OperatorCall
 
 
 def _arguments(node: Any) -> list[Any]:
-    """Return the fx nodes among the arguments in order, with repetitions."""
+    """Return the fx nodes among the arguments of an fx node in order, with repetitions."""
     from torch.fx import Node as FxNode
     from torch.utils import _pytree as tree
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def trace(
     module: torch.nn.Module, weights: dict[str, Any], inputs: Any, training: bool
 ) -> tuple[Any, set[str], dict[str, Any]]:
-    """Return the fx graph, the names of its forward nodes, and the parameters that a gradient reaches."""
+    """Return (fx graph, names of its forward nodes, {name: parameter} that a gradient reaches). weights: {name: parameter}."""
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
@@ -39,7 +39,7 @@ def trace(
 
 
 def _gradients(result: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradient of each parameter that the loss, or else the first output, depends on."""
+    """Return {name: gradient} of the parameters that the loss, or else the first output, depends on."""
     import torch
     from torch.utils import _pytree as tree
 
