@@ -183,7 +183,8 @@ class Preparation:
         """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError."""
 
         def compute() -> list[Memory]:
-            return peaks(job, self.parts(job), self._moments_of(job))
+            moments = self._moments_of(job)
+            return peaks(job, self.parts(job), moments)
 
         return self._jobs["peaks"].once(self.structure(job), compute)
 

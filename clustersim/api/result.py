@@ -302,6 +302,7 @@ class PlanResult(_Table):
 
 
 def _plans(plans: Sequence[tuple[Point, TrainingPlan]]) -> pl.DataFrame:
+    """Return one row per plan: its days, size, goodput, costs and energy, and the columns of its step."""
     import polars as pl
 
     def row(plan: TrainingPlan) -> Row:

@@ -274,6 +274,7 @@ def goodput(
     copies = max(1, gpus // REPLICA)
 
     def at(times: float) -> Goodput:
+        """Return the goodput with storage that is `times` as fast."""
         return rules.goodput(rules.faster(how, times), nodes, gpus, held, copies, not blocking)
 
     result = at(1.0)

@@ -238,7 +238,7 @@ def _dimensions(canvas: Canvas, at: Coordinates, dims: tuple[Dim, ...]) -> None:
 
 
 def _lines(kind: str, count: int) -> list[tuple[int, int]]:
-    """Return the pairs of `count` positions that a dimension joins; -1 stands for its crossbar."""
+    """Return the pairs of `count` positions that a dimension (switch, mesh, ring or line) joins; -1 stands for its crossbar."""
     if kind == "switch":
         return [(i, -1) for i in range(count)]
     if kind == "mesh":

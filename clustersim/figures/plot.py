@@ -63,7 +63,7 @@ class Plot:
         self.canvas.text((corner[0] + 24, corner[1] + 26), title, 16, anchor="start", bold=True)
 
     def at(self, value: Coordinates) -> Coordinates:
-        """Return the pixel of a pair of values."""
+        """Return the position (x, y) in pixels of a pair of values (x, y)."""
         across, up = self.x.share(value[0]), self.y.share(value[1])
         return self.left + across * (self.right - self.left), self.bottom - up * (self.bottom - self.top)
 

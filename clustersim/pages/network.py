@@ -60,7 +60,10 @@ def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str,
 
 
 def _busiest_links(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, object]]:
-    """Return the links that limit the critical path longest, then the busiest. Identical links of a tier are one row."""
+    """Return rows of the links that limit the critical path longest, then of the busiest, with identical links as one.
+
+    crossed, use, holds: bytes, mean load / capacity, and seconds on the critical path of each link (links,).
+    """
     place = np.flatnonzero(crossed > 0)
     columns = (np.round(holds, LOW), np.round(use, HIGH), topology.capacity)
     figures = np.stack([tier_of(topology, place)[0], *(column[place] for column in columns)], axis=1)

@@ -15,7 +15,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 def policy(scripts: Sequence[str], more: str = "") -> str:
-    """Return the content security policy: the file's own content, and only the page's own scripts.
+    """Return the content security policy: the file's own content, and only the page's own `scripts`, files in `assets/`.
 
     `more` are directives for a served page, such as `connect-src 'self'`.
     """
@@ -41,7 +41,7 @@ def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mappin
 
 
 def _script(names: Sequence[str]) -> str:
-    """Return scripts of `assets/` as the one script of a page, in strict mode and a scope of its own."""
+    """Return the files `names` of `assets/` as the one script of a page, in strict mode and a scope of its own."""
     text = "\n".join(_asset(name) for name in names)
     return f'\n"use strict";\n{{\n{text}}}\n'
 

@@ -117,7 +117,7 @@ def _link_load(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
 
 
 def _common_share(shared: Shared, link: int, a: int, b: int) -> float | None:
-    """Return the share of the window in which both jobs have a transfer in progress on a link; None without a window."""
+    """Return the share of the window in which jobs `a` and `b` both have a transfer on a link; None without a window."""
     begin, end = shared.window
     if end <= begin:
         return None
@@ -126,7 +126,7 @@ def _common_share(shared: Shared, link: int, a: int, b: int) -> float | None:
 
 
 def _transfer_intervals(job: JobSteps, link: int) -> set[Interval]:
-    """Return the intervals in which a transfer of a job over a link is in progress."""
+    """Return the (start, end) intervals, in s, in which a transfer of a job over a link is in progress, in its counted steps."""
     flows = _flows(job.plan.network, link)
     intervals: set[Interval] = set()
     places = [  # all steps of a job have the same tasks
@@ -156,7 +156,7 @@ def _flows(network: Network, link: int) -> set[int]:
 
 
 def _intervals(step: Record, event: int, places: Iterable[int]) -> Iterator[Interval]:
-    """Yield the intervals of the transfers of an event, of all ranks in lock-step there."""
+    """Yield the intervals of an event's transfers, in s, of all ranks in lock-step there. places: indices of their segments."""
     ends = step.segment_ends.get(int(step.leader[event]))
     if ends is None:
         begun = step.starts.item(event)

@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 
 
 def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit]:
-    """Return the limiting links of each call, phase by phase.
+    """Return the limiting links of each call, (collective or message, group cell), phase by phase.
 
     A transfer whose rate NCCL or its GPUs limit has no limiting link. Rates are for an idle fabric, without what transfers take
     from each other.
@@ -83,9 +83,10 @@ def path_limits(path: Path, network: Network) -> tuple[list[Limit], Floats]:
 
 
 def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -> list[dict[str, Any]]:
-    """Return one link of each tier with traffic: the one that limits the critical path longest, else the most used.
+    """Return a row of one link of each tier with traffic: the one that limits the critical path longest, else the most used.
 
     Limiting links come first, the longest first, then others by mean utilization over the step (bytes / capacity / s).
+    crossed, limiting: bytes, and seconds on the critical path, of each link (links,). end: seconds of the step.
     """
     use = crossed / topology.capacity / end
     slows = np.round(limiting, 9)

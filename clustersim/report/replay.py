@@ -63,7 +63,7 @@ def _crossed(record: Record) -> Floats:
 
 
 def lines(summary: dict[str, Any], look: Look) -> list[str]:
-    """Return the summary as lines of text."""
+    """Return the summary of `facts` as lines of text."""
     counts, cluster = summary["traces"], summary["cluster"]
     head = f"{counted(counts['ranks'], 'execution trace')}, {counted(counts['nodes'], 'node')}"
     return [

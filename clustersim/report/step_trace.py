@@ -181,7 +181,7 @@ class StepTrace:
         return SEPARATOR.join(events)
 
     def _kernels(self, span: Span) -> Iterator[str]:
-        """Yield the slices of a pass's kernels, inside its slice."""
+        """Yield the slice events of a pass's kernels, inside its slice; none for other spans or unknown kernel times."""
         source = span.activity.timing.source if span.activity and self.seconds else None
         if span.stream != COMPUTE or span.activity is None or source is None:
             return
@@ -262,7 +262,7 @@ class StepTrace:
         return ranks, begun, changing
 
     def _memory(self, cell: int) -> Iterator[str]:
-        """Yield counters of memory by kind at the starts of the passes of a cell's pipeline rank."""
+        """Yield counter events of memory by kind (GiB) at the starts of the passes of a cell's pipeline rank."""
         ranks, begun, kinds = self._held
         for i in np.flatnonzero((ranks == self.stage_of[cell]) & ~np.isnan(begun)).tolist():
             values = [(kind, column[i] / 2**30) for kind, column in kinds.items()]

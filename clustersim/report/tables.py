@@ -90,7 +90,7 @@ def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], t
 
 
 def links_table(record: Record) -> TableColumns:
-    """Return one row per directed link with traffic: name, tier, capacity, bytes, mean utilization over the step."""
+    """Return one row per directed link with traffic: tier, index in it, capacity, bytes, mean utilization over the step."""
     topology, crossed = record.plan.network.topology, link_bytes(record.plan)
     used = np.flatnonzero(crossed)
     tiers, index = tier_of(topology, used)

@@ -38,7 +38,7 @@ class Arrows:
     """{stream: thread}"""
 
     def events(self) -> Iterator[str]:
-        """Yield the events of all arrows as text."""
+        """Yield the events of each arrow as one text in the Trace Event Format."""
         for number, (kind, ends) in enumerate(chain(self._messages(), self._together()), 1):
             yield arrow_events(kind, number, ends)
 

@@ -119,12 +119,12 @@ class Site:
         return JSONResponse(self._state())
 
     async def run(self, request: Request) -> Response:
-        """Start the command of a form."""
+        """Start the command of a form's request, and return {`number`} as JSON. Raises InputError for an invalid request."""
         command = self.form.command(await _json(request))
         return self._begun(list(command.words), command.shown, self.place)
 
     async def write_page(self, request: Request) -> Response:
-        """Start the command that writes the page of a result."""
+        """Start the command that writes the page of a result, and return {`number`} as JSON. Raises InputError without a page."""
         [name] = result_names(await _json(request), 1)
         folder = self._folder(name)
         known = store.manifest(folder)
@@ -146,7 +146,7 @@ class Site:
         return JSONResponse({**json.loads(child.out), "shown": shown})
 
     async def stop(self, request: Request) -> Response:
-        """Stop a running or waiting command."""
+        """Stop the running or waiting command `number` of a request. Raises HTTPException if there is none."""
         data = await _json(request)
         number = data.get("number") if isinstance(data, dict) else None
         child = self.children.all.get(number) if isinstance(number, int) else None
@@ -156,7 +156,7 @@ class Site:
         return JSONResponse({})
 
     def _begun(self, words: list[str], shown: str, cwd: Path | None = None) -> Response:
-        """Start a command and return its number as JSON."""
+        """Start a command, its arguments `words`, shown to users as `shown`, and return {`number`} as JSON."""
         return JSONResponse({"number": self._start(words, shown, cwd).number}, 202)
 
     def _start(self, words: list[str], shown: str, cwd: Path | None = None) -> Child:
@@ -191,7 +191,7 @@ class Site:
 
 
 def login(guard: Guard) -> Route:
-    """Return the route that receives the token and sets a cookie."""
+    """Return the route that receives {`token`} and sets a cookie that proves it; 401 for a wrong one, 429 after several."""
 
     async def admit(request: Request) -> Response:
         """Set the cookie if the request has the token."""

@@ -51,6 +51,7 @@ def _roots(nodes: Sequence[OperatorCall]) -> list[int]:
 
 
 def _sources(node: OperatorCall, roots: Sequence[int]) -> list[tuple[int, float]]:
+    """Return (index of the node that wrote it, bytes) of each tensor that a node reads, those from outside excepted."""
     return [(roots[i], size) for i, size in node.reads if i != OUTSIDE and roots[i] != OUTSIDE]
 
 
@@ -60,7 +61,7 @@ def is_library_call(node: OperatorCall) -> bool:
 
 
 def _groups(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, int]:
-    """Return {index of a call that can be fused: index of the first call of its group}."""
+    """Return {index of a call that can be fused: index of the first call of its group}. roots: result of `_roots`."""
     depth: dict[int, int] = {}
     group: dict[int, int] = {}
     for index, node in enumerate(nodes):
