@@ -171,7 +171,7 @@ def _axis(canvas: Canvas, end: float, scale: float, y: float) -> None:
 
 
 def _legend(canvas: Canvas, passes: Collection[str], lanes: Collection[str], y: float, left_out: int) -> None:
-    """Draw the legend: passes in their height, and below them the lanes with their names. `left_out` is the number of rows."""
+    """Draw the legend: passes in their height, and below them the lanes with their names. `left_out`: rows not drawn."""
     ran = [(kind, kind, *BANDS.get(kind, _UPPER)) for kind in COLOURS if kind in passes]
     thin = LANE / PASS / 2
     x = _entries(canvas, ran, y)

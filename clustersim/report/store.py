@@ -333,8 +333,8 @@ def _obstacle_now(folder: Path) -> str | None:
 def put(target: Path, question: Question, fill: Callable[[Path], None], force: bool = False) -> Path:
     """Let `fill` write a folder, move it to `target`, and return its path.
 
-    If another process has put another result there, the path gets the next number. A folder that cannot be filled leaves nothing
-    behind. Raises InputError if the path cannot be written, and DiskFullError if no space is left.
+    Another result that another process has put there is replaced with `force`, else the path gets the next number. A folder that
+    cannot be filled leaves nothing. Raises InputError if the path cannot be written, and DiskFullError if no space is left.
     """
     check_target(target, question)
     real = _real(target)

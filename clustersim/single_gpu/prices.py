@@ -69,7 +69,7 @@ def convolution(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) ->
 
 
 def convolution_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return one GEMM for each requested gradient, of the input and of the filters."""
+    """Return one GEMM for each gradient in `outputs`. inputs: gradient of the result, input, filters, as in ATen."""
     gradient, x, filters = inputs[:3]
     wanted = {tensor.shape for tensor in outputs}
     named = (("dgrad", x), ("wgrad", filters))
