@@ -233,7 +233,11 @@ class Preparation:
         kept, structure = self.schedule(job, job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
-        passes = self._jobs["written"].once(structure, lambda: [WrittenPasses(part) for part in self.parts(job)])
+        # passes depend neither on the number of microbatches nor on the order in which a rank runs them
+        training = job.training.model_copy(update={"global_batch": 1})
+        split = job.parallelism.model_copy(update={"schedule": job.order_of_stages})
+        question = job.model, training, split
+        passes = self._jobs["written"].once(question, lambda: [WrittenPasses(part) for part in self.parts(job)])
         lanes = zip(*(scripts(job, of_position, kept.rows) for of_position in passes), strict=True)
         programs = tuple(script for lane in lanes for script in lane)
         written = kept.written.keep(structure, Written(programs, tuple(kernels(programs))))

@@ -90,8 +90,8 @@ def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
 def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Program, ...]:
     """Return the script of every pipeline rank, from the `rows` of its schedule. Ranks with equal layouts share one object.
 
-    written: stages of the job, and the layouts and parts so far, also for jobs with other numbers of microbatches; new ones are
-    added.
+    written: stages of the job, and the layouts and parts so far, also for other numbers of microbatches and other orders of
+    passes; new ones are added.
     """
     pipeline, stages, programs = job.pipeline, written.stages, list[Program]()
     all_neighbours, interleaved = neighbours(pipeline), pipeline.paired or job.parallelism.overlap.ep == "microbatch"
@@ -155,7 +155,7 @@ def _exchanges(items: Steps) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPasses:
-    """Parts of a job's scripts that do not depend on the number of microbatches. Equal parts are one object."""
+    """Parts of scripts, which depend neither on the number of microbatches nor on the order of passes; equal parts are shared."""
 
     stages: tuple[Stage, ...]
     """All global stages."""
