@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from columns import near
 from engine_cases import cluster, job
 from examples import examples
 from hypothesis import HealthCheck, Phase, given, reject, settings
@@ -94,7 +95,7 @@ def test_what_was_compiled_serves_other_clocks(data, clocks):
     assert len(known.plans) <= 1
     for name in ("starts", "ends", "requested", "wait_begin"):
         wanted = getattr(fresh, name)
-        assert getattr(again, name) == pytest.approx(wanted, rel=1e-12, abs=1e-12 * fresh.end), name
+        assert near(getattr(again, name), wanted, 1e-12, 1e-12 * fresh.end), name
     assert breakdown(again) == [pytest.approx(parts, rel=1e-9, abs=1e-12 * fresh.end) for parts in breakdown(fresh)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from columns import near
 from examples import examples
 from folding_cases import same as same_when_unfolded
 from hypothesis import HealthCheck, Phase, event, given, reject, settings
@@ -63,7 +64,7 @@ def test_every_engine_executes_the_same_training_step(data):
         same_step(step, found, wanted)
         assert found.waits.kinds == wanted.waits.kinds
         for mine, its in zip(found.waits[:-1], wanted.waits[:-1], strict=True):
-            assert mine == pytest.approx(its, rel=1e-11, abs=1e-11 * wanted.end)
+            assert near(mine, its, 1e-11, 1e-11 * wanted.end)
         if not wanted.solves and not step.losses:
             walked = [passes(plan, cell) for cell in range(len(plan.first))]
             assert by_task(step.shape, found.ends) == longest_path(walked, members(plan))
@@ -106,7 +107,7 @@ def test_results_have_the_same_rows_whichever_engine_executed_the_step(data):
         assert list(own) == list(others)
         for name, column in others.items():
             if isinstance(column, np.ndarray) and column.dtype.kind == "f":
-                assert own[name] == pytest.approx(column, rel=1e-11, abs=1e-11 * end, nan_ok=True), name
+                assert near(own[name], column, 1e-11, 1e-11 * end, nan_ok=True), name
             elif isinstance(column, Texts):
                 texts = [np.array(one.names)[one.which].tolist() for one in (own[name], column)]
                 assert texts[0] == texts[1], name

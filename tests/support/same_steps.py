@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from columns import near
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.record import Record
@@ -15,22 +15,22 @@ TIMES = ("starts", "ends", "requested", "wait_begin")
 
 def same(job: LoopJob, one: Record, other: Record, rel: float = 1e-11) -> None:
     """Assert that two engines executed a step of a job equally; times may differ by `rel` of the step's end."""
-    near = {"rel": rel, "abs": rel * other.end}
-    assert (one.begin, one.end) == pytest.approx((other.begin, other.end), **near)
+    least = rel * other.end
+    assert near((one.begin, one.end), (other.begin, other.end), rel, least)
     for name in TIMES:
-        assert getattr(one, name) == pytest.approx(getattr(other, name), **near), name
-    assert one.wait_event.tolist() == other.wait_event.tolist()
+        assert near(getattr(one, name), getattr(other, name), rel, least), name
+    assert np.array_equal(one.wait_event, other.wait_event)
     first = [_first_of_leader(step.leader) for step in (one, other)]
-    assert first[0].tolist() == first[1].tolist()
+    assert np.array_equal(*first)
     # of events that end at one time either may be the cause
-    assert _ends(one, one.cause) == pytest.approx(_ends(one, other.cause), **near)
+    assert near(_ends(one, one.cause), _ends(one, other.cause), rel, least)
     slowed = [np.zeros(len(step.ends)) if step.slowed is None else step.slowed for step in (one, other)]
-    assert slowed[0] == pytest.approx(slowed[1], **near)
+    assert near(*slowed, rel, least)
     for leader in {
         int(found[event]) for step, found in zip((one, other), first, strict=True) for event in step.segment_ends
     }:
         mine, its = (segment_ends(job, step, leader) for step in (one, other))
-        assert mine == pytest.approx(its, **near)
+        assert near(mine, its, rel, least)
 
 
 def segment_ends(job: LoopJob, step: Record, event: int) -> list[float]:
