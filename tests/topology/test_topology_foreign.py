@@ -320,10 +320,8 @@ def test_a_png_is_the_picture_of_the_svg(command_line, tmp_path: Path, name: str
     assert command_line("show", file, "--draw", str(target))[0] == 0
     dots, canvas = imread(target), picture(document_of(file))
     assert dots.shape[:2] == (round(2 * canvas.height), round(2 * canvas.width))
-    seen = {
-        "#" + bytes(dot).hex()
-        for dot in np.unique((dots[..., :3].reshape(-1, 3) * 255).round().astype(np.uint8), axis=0)
-    }
+    colours = (dots[..., :3] * 255).round().astype(int) @ [1 << 16, 1 << 8, 1]
+    seen = {f"#{colour:06x}" for colour in np.unique(colours).tolist()}
     boxes = [
         shape for shape in canvas.shapes if isinstance(shape, Box) and len(shape.fill) == 7 and min(shape.size) > 6
     ]
