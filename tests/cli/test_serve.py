@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from serving import CLUSTER, JOB, LONG, filled, forms, served
+from until import until
 
 pytest.importorskip("uvicorn", reason='no uvicorn here; pip install "clustersim[serve]"')
 
@@ -509,10 +510,7 @@ def test_a_search_says_its_best_and_keeps_it_if_it_is_stopped(server):
     assert "the best one alone:" in done["answer"]
     asked = {"command": "optimize", "topology": "fattree_3840", "workload": "llama3_405b", "options": {"nodes": "128"}}
     number = server.begin(asked)
-    end = time.monotonic() + 120
-    while not re.match(r"simulate: [1-9].* none better", server.child(number)["step"]):
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    until(lambda: re.match(r"simulate: [1-9].* none better", server.child(number)["step"]), 120)
     assert server.ask("/api/stop", {"number": number}).status == 200
     stopped = server.wait(number, "stopped", "done", "failed", seconds=90)
     assert stopped["state"] == "stopped"
@@ -540,12 +538,7 @@ def test_what_a_run_refuses_is_its_sentence(server):
 
 def test_a_run_says_what_it_does_and_can_be_stopped(server, results):
     number = server.begin()
-    steps = set()
-    end = time.monotonic() + 60
-    while not any(step.startswith(("plan", "simulate")) for step in steps):
-        assert time.monotonic() < end, steps
-        steps.add(server.child(number)["step"])
-        time.sleep(0.05)
+    until(lambda: server.child(number)["step"].startswith(("plan", "simulate")))
     server.ask("/api/stop", {"number": number})
     child = server.wait(number, "stopped", seconds=10)
     assert child["error"] == "" and child["result"] is None
@@ -647,10 +640,7 @@ def test_a_server_that_is_killed_takes_its_runs_with_it(tmp_path):
         server.wait(server.begin(), "running")
         [child] = server.processes()
         server.process.kill()
-        end = time.monotonic() + 10
-        while Path(f"/proc/{child}").exists():
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: not Path(f"/proc/{child}").exists(), 10)
 
 
 def test_a_port_that_is_taken_is_one_sentence(call, tmp_path):

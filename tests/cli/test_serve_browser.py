@@ -2,11 +2,11 @@
 
 import json
 import shutil
-import time
 
 import pytest
 from browser import CONTRAST, SCHEMES, WIDTHS, drawn, harmless, needs_browser, readable, visiting
 from serving import CLUSTER, JOB, LONG, command, filled, served
+from until import until
 
 from clustersim.report import store
 
@@ -19,14 +19,6 @@ PAGES = {
     "sweep": ("result/sweep", ["2 points", "Write the explorer", "points.parquet"]),
     "compare": ("compare?of=one&of=deep/two", ["takes", "longer", "training.global_batch", "critical path", "bubble"]),
 }
-
-
-def until(condition, seconds=60):
-    """Wait for what a page comes to; its policy lets nobody else wait inside it."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

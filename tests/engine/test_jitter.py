@@ -11,7 +11,6 @@ from law_cases import free
 
 from clustersim.cli.main import main
 from clustersim.config.topology import Jitter, Stragglers
-from clustersim.errors import InputError
 from clustersim.simulation import Simulator
 from clustersim.topology.faults import factors
 
@@ -114,11 +113,6 @@ def test_what_is_said():
     assert found["draws"] == 20
     assert (found["step_time_p50_s"], found["step_time_p99_s"]) == (steps[9], steps[19])
     assert found["step_time_mean_s"] == pytest.approx(steps.mean())
-
-
-def test_nothing_said_is_an_error():
-    with pytest.raises(InputError, match="nothing says how steps differ"):
-        simulator(cluster(2), draws=5).draw(job())
 
 
 def test_the_command_draws(capsys, monkeypatch):

@@ -9,11 +9,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import polars as pl
 import pytest
+from until import until
 
 from clustersim.cli.sweep import Shown, point_table
 from clustersim.errors import InputError
@@ -353,13 +353,6 @@ def start(folder: Path, what: str, workers: int = 2) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-
-
-def until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def rows_in(folder: Path) -> int:

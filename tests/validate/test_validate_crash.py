@@ -6,10 +6,10 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from until import until
 from validate_cases import write
 
 from clustersim.report.store import Question
@@ -35,13 +35,6 @@ def done(folder, *more, **options):
 def lines(folder):
     path = folder / "x/runs.jsonl"
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-
-
-def until(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_disk_that_is_full_is_one_sentence_and_what_is_finished_stays(tmp_path):
