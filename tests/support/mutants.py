@@ -73,8 +73,8 @@ MUTANTS = (
     Mutant(
         "interleaved ranks warm up one chunk less",
         "clustersim/schedules/kinds/interleaved.py",
-        "2 * (stages - 1 - rank) + (chunks - 1) * group)",
-        "2 * (stages - 1 - rank) + (chunks - 2) * group)",
+        "np.arange(stages)[::-1] + (chunks - 1) * size",
+        "np.arange(stages)[::-1] + (chunks - 2) * size",
     ),
     Mutant(
         "FSDP gathers one block ahead too late",

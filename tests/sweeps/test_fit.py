@@ -1,5 +1,6 @@
 """What makes a job fit that does not: lists of changes, the shortest, each of which runs."""
 
+import re
 import subprocess
 import sys
 from collections import ChainMap
@@ -89,7 +90,7 @@ def test_the_command_says_what_fits_below_the_error():
     sentence, *lines = done.stderr.splitlines()
     assert done.returncode == 2 and "needs 93.7 GiB" in sentence
     assert lines[0] == "what fits by one change, each simulated, the fastest first:"
-    assert lines[1].startswith("  --cp 4  (parallelism.cp: 4): 5.2")
+    assert re.match(r"  --cp 4  \(parallelism\.cp: 4\): \d\.\d+ s a step, \d+\.\d+ GiB", lines[1])
 
 
 def test_nothing_is_said_where_nothing_fits():
