@@ -233,11 +233,8 @@ class Preparation:
         kept, structure = self.schedule(job, job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
-        # passes depend neither on the number of microbatches nor on the order in which a rank runs them
-        training = job.training.model_copy(update={"global_batch": 1})
-        split = job.parallelism.model_copy(update={"schedule": job.order_of_stages})
-        question = job.model, training, split
-        passes = self._jobs["written"].once(question, lambda: [WrittenPasses(part) for part in self.parts(job)])
+        parts = self.parts(job)  # one object for all jobs that differ at most in dp, global batch and order of passes
+        passes = self._jobs["written"].once((id(parts[0]), job.dp), lambda: [WrittenPasses(part) for part in parts])
         lanes = zip(*(scripts(job, of_position, kept.rows) for of_position in passes), strict=True)
         programs = tuple(script for lane in lanes for script in lane)
         written = kept.written.keep(structure, Written(programs, tuple(kernels(programs))))
