@@ -28,20 +28,22 @@ from clustersim.schedules.action import BACKWARD, FORWARD, WEIGHTS, Action, Acti
 
 
 class Moments(NamedTuple):
-    """Moments of a schedule, rank by rank; rank r has the rows start[r] to start[r + 1]."""
+    """Moments of a schedule at which memory is computed, one per row; pipeline rank r has the rows start[r] to start[r + 1]."""
 
     start: Ints
+    """First moment of each rank, followed by the number of moments (ranks + 1,)."""
     at: Ints
-    """Index of the stage that the rank runs, among its own."""
+    """Stage whose pass runs, as an index among the stages of the rank (moments,)."""
     forward: Mask
+    """Whether the pass is a forward pass (moments,)."""
     kept: Ints
-    """Microbatches in flight while the pass runs, by stage of the rank: (moments, stages)."""
+    """Microbatches in flight while the pass runs, its own included, by stage of the rank (moments, stages)."""
     unreduced: Mask
     """Whether a stage has unreduced gradients, from its first backward pass to the pass after its last (moments, stages)."""
 
 
 def moments(schedule: Schedule, every: bool = False) -> Moments:
-    """Return the moments of a legal schedule at which memory may peak, each once. every: one per action."""
+    """Return the distinct moments of a legal schedule at which memory may peak; with `every` one moment per action."""
     # columns over all actions, rank after rank
     rows = list(map(ActionRow.of, schedule))
     rank = np.repeat(np.arange(len(rows)), [*map(len, rows)])
@@ -55,12 +57,12 @@ def moments(schedule: Schedule, every: bool = False) -> Moments:
     start = offsets(np.array([len(row) for row in schedule]))
     flight = np.zeros((len(rank) + 1, change.shape[1]), np.int64)
     change.cumsum(axis=0, out=flight[1:])
-    kept = flight[1:] - flight[start[:-1]][rank] + (change < 0)  # what ends with a pass is there while it runs
-    # the reduction runs beside the pass after the last one that adds gradients
+    kept = flight[1:] - flight[start[:-1]][rank] + (change < 0)  # a microbatch is in flight in its last pass too
+    # the reduction overlaps the pass after the last one that adds gradients
     adds = np.flatnonzero(backward)
     begins, ends = np.full((2, len(schedule), change.shape[1]), len(rank))
     np.minimum.at(begins, (rank[adds], at[adds]), adds)
-    ends[rank[adds], at[adds]] = adds + 1  # of those that are written to one place the last one stays
+    ends[rank[adds], at[adds]] = adds + 1  # of several values for one element the last one stays
     unreduced = (begins[rank] <= number[:, np.newaxis]) & (number[:, np.newaxis] <= ends[rank])
     if every:
         return Moments(start, at, forward, kept, unreduced)
@@ -85,7 +87,7 @@ class RankMemory(NamedTuple):
     gathered: Floats
     """Sharded parameters that are gathered (moments,)."""
     row: Sequence[Action] = ()
-    """Actions, if there is a moment for each."""
+    """Actions of the rank, one per moment; () if the moments are only the distinct ones."""
     host: float = 0.0
     """Peak bytes of host memory for offloaded data."""
 
@@ -95,7 +97,7 @@ PASSES = [Memory._fields.index(name) for name in RankMemory._fields[2:6]]
 
 
 def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list[RankMemory]:
-    """Return the memory of each rank with stages of `lanes` at the moments of the job's schedule."""
+    """Return the memory of one GPU of each pipeline rank at moments of its schedule. lanes: stages of each rank, by chunk."""
     rest, columns = _held(job, lanes, found)
     ranks = zip(rest, pairwise(found.start.tolist()), _peaks(rest, columns, found.start), strict=True)
     return [RankMemory(own, peak, *columns[:, begin:end]) for own, (begin, end), peak in ranks]
@@ -142,16 +144,19 @@ def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[l
 
 
 def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Memory]:
-    """Return the peak memory of the fullest GPU of each pipeline rank.
+    """Return the peak memory of the GPU of each pipeline rank that needs most.
 
-    parts: all stages, by position in the ep group. found: the moments of the job's schedule, whose rows are legal.
+    parts: all stages, for each position in the ep group. found: `moments` of the job's schedule.
     """
     ranks = zip(*(_peaks(*_held(job, job.lanes(part), found), found.start) for part in parts), strict=True)
     return [max(lane, key=attrgetter("total")) for lane in ranks]
 
 
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
-    """Return the memory of the fullest GPU of each pipeline rank at every pass. parts: all stages, by ep position."""
+    """Return the memory at every pass of the GPU of each pipeline rank that needs most.
+
+    parts: all stages, for each position in the ep group.
+    """
     rows = memory_order(schedule, job.pipeline.paired)
     every = moments(rows, every=True)
     ranks = (of_lanes(job, job.lanes(part), every) for part in parts)
