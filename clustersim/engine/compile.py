@@ -307,7 +307,7 @@ class Activities:
     """SMs that communication on separate streams takes from passes; None: one per NCCL channel."""
     memory: float | None = 0.0
     """Share of memory bandwidth that it takes from memory-bound kernels; None: computed from NCCL's traffic."""
-    known_parts: dict[tuple[object, ...], _Parts] = field(default_factory=dict)
+    known_parts: dict[tuple[object, ...], _TaskParts] = field(default_factory=dict)
     activities: list[Activity] = field(default_factory=lambda: [Activity.without_flows()])
     """Distinct activities so far; the first takes no time."""
     numbers: dict[Hashable, dict[EquivalentCells, int]] = field(default_factory=dict)
@@ -333,7 +333,7 @@ class Activities:
                 self.activities.append(make(row))
         return [known[row] for row in rows]
 
-    def parts(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Parts:
+    def parts(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _TaskParts:
         """Return the kernel seconds of a computation, cut at its collectives of `families`. extra: as in Source."""
         key = id(items), *speed[:2], families, extra
         if key not in self.known_parts:
@@ -408,7 +408,7 @@ class Source(NamedTuple):
     """Flows of each distinct collective, one per phase."""
 
 
-class _Parts(NamedTuple):
+class _TaskParts(NamedTuple):
     """Kernel seconds of a computation around its collectives, without the times of these."""
 
     calls: Sequence[Collective]
@@ -431,7 +431,7 @@ class _Parts(NamedTuple):
 
 def _cut(
     items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str], host: LaunchTimes | None = None
-) -> _Parts:
+) -> _TaskParts:
     """Return the parts of a computation, cut at its collectives of `families`, with kernel seconds times `slowdown`.
 
     host: launcher that begins to launch with the computation; None: all launches are in time.
@@ -463,4 +463,4 @@ def _cut(
     sizes = {call: count * call.size for call, count in Counter(calls).items()}
     last_launch, launching = (host.queue.over, host.queue.launched) if host else (0.0, 0.0)
     groups = tuple(dict.fromkeys([call.group for call in sizes]))
-    return _Parts(calls, [*before, compute], overlapped, [*launched, last_launch], sizes, groups, launching, memory)
+    return _TaskParts(calls, [*before, compute], overlapped, [*launched, last_launch], sizes, groups, launching, memory)
