@@ -2,8 +2,7 @@
 
 A simulated step has no data loader, logging or slow node, and only known kernels. So publishers' steps take longer by a factor
 that differs between them, the *software level*. It is pooled by kind of trainer and by years (`software_level`) and estimated on
-published steps without the publisher's own. It grows with the number of GPUs, as all wait for the slowest (`slowest`). The
-expected step is the simulated one times this level.
+published steps without the publisher's own. The expected step is the simulated one times this level.
 
 `step_errors.json` has the errors of published steps, written by `clustersim validate --calibrate` (docs/validation.md). The
 interval is symmetric in the logarithm around the expected step: `bound` times a width that grows with each property that no
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, hypot, log2
 from pathlib import Path
-from statistics import NormalDist
 from typing import Annotated, Any, NamedTuple
 
 from clustersim.config.evidence import Declared
@@ -56,9 +54,6 @@ HOST: Annotated[float, _STEPS] = 14.0
 """Width for a step that launches kernels all the time, at 12 us each, in proportion to that share. Hosts whose launches were read
 take up to 46 us and differ by 0.3 (log): 1.28 * 0.3 * 46 / 12 is 14 times the bound. Other constants that differ between machines
 have much the same share in all steps: step-wise sensitivities predict unseen publishers no better (docs/calibrate.md)."""
-UNEVEN: Annotated[float, Declared()] = 0.015
-"""Standard deviation of the log speed of GPUs of one model. On five systems they differ by 8 % without outliers (Sinha et al.
-2022, arXiv 2208.11035), taken as the distance of the whiskers of a box plot: 5.4 standard deviations of a normal variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ class SoftwareLevel(NamedTuple):
 
 
 def software_level(kind: Kind, table: Mapping[str, Any], without: str = "") -> SoftwareLevel:
-    """Return the level of a kind's trainer, years and number of GPUs, by partial pooling over publishers.
+    """Return the level of a kind's trainer and years, by partial pooling over publishers.
 
     Each publisher has weight one. The mean of a kind of trainer is drawn to that of all, and that of its years to the kind's
     (`POOLED`). `without` is a publisher, or the name of its kin, that is left out.
@@ -178,12 +173,7 @@ def software_level(kind: Kind, table: Mapping[str, Any], without: str = "") -> S
     level = _mean(rows)
     level = _mean(of_trainer, level, POOLED)
     level = _mean([row for row in of_trainer if row[2] == early], level, POOLED_YEARS)
-    return SoftwareLevel(level + slowest(kind.gpus), len({name for name, *_ in of_trainer or rows}))
-
-
-def slowest(gpus: int) -> float:
-    """Return the expected log slowdown of the slowest of `gpus` GPUs, for which the others wait: Blom's quantile (1958)."""
-    return UNEVEN * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
+    return SoftwareLevel(level, len({name for name, *_ in of_trainer or rows}))
 
 
 def _mean(rows: Sequence[tuple[str, str, bool, float]], prior: float = 0.0, weight: float = 0.0) -> float:

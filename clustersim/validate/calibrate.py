@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from clustersim.errors import InputError
-from clustersim.report.calibration import EARLY, WORDS, PublishedSteps, slowest, software_level
+from clustersim.report.calibration import EARLY, WORDS, PublishedSteps, software_level
 from clustersim.validate.evaluate import Outcome, kind, log_error, with_expected
 from clustersim.validate.statistics import FEWEST
 from clustersim.validate.strangers import publisher_group
@@ -79,8 +79,7 @@ def score(row: Outcome, groups: Mapping[str, Any], levels: Mapping[str, Any]) ->
 def levels_of(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     """Return {publisher: {"kin": its group, "trainers": [[trainer, last year, mean ln(measured / simulated), runs], …]}}.
 
-    The mean is without the `slowest` GPU. A trainer has an entry for runs until EARLY, and one for later runs and runs without a
-    year.
+    A trainer has an entry for runs until EARLY, and an entry for later runs and runs without a year.
     """
     by_trainer: dict[str, dict[tuple[str, bool], list[Outcome]]] = {}
     for row in rows:
@@ -90,8 +89,7 @@ def levels_of(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     def level(trainer: str, runs: Sequence[Outcome]) -> list[Any]:
         """Return [trainer, last year, mean log error, number of runs]."""
         year = max(row["year"] or EARLY + 1 for row in runs)
-        mean = sum(log_error(row) - slowest(row["num_gpus"]) for row in runs) / len(runs)
-        return [trainer, year, round(mean, 4), len(runs)]
+        return [trainer, year, round(sum(map(log_error, runs)) / len(runs), 4), len(runs)]
 
     return {
         name: {

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import os
-import random
 import subprocess
 import sys
 from unittest.mock import ANY
@@ -610,8 +609,7 @@ def test_levels_are_errors_of_publishers_whose_frameworks_and_networks_are_known
     strangers = [one for i in range(5) for one in spread(f"S{i}", 11, 0.05, simulated_s=0.8)]
     known = [one | {"simulated_s": 1.0} for one in strangers]
     levels = [each for one in calibrate.table(strangers, known)["levels"].values() for each in one["trainers"]]
-    slowest = calibration.slowest(known[0]["num_gpus"])  # every step waits for it, so it is no publisher's level
-    assert [level for _, _, level, _ in levels] == pytest.approx([-slowest] * 5, abs=1e-4)
+    assert [level for _, _, level, _ in levels] == pytest.approx([0.0] * 5, abs=1e-4)
 
 
 def test_no_group_is_left_out_because_its_runs_fail():
@@ -696,24 +694,15 @@ def test_the_software_level_is_pooled_by_kind_of_trainer_and_by_years_without_th
 
     levels = publisher("A", "torch", 2024, 0.1) | publisher("B", "torch", 2021, 0.2)
     levels |= publisher("MPONE", "recipes", 2025, 0.0) | publisher("MPTWO", "recipes", 2025, -0.1)
-    everyone, last = (0.1 + 0.2 + 0.0 - 0.1) / 4, calibration.slowest(KNOWN.gpus)
-    assert level("xla", 2024).log == pytest.approx(everyone + last)
+    everyone = (0.1 + 0.2 + 0.0 - 0.1) / 4
+    assert level("xla", 2024).log == pytest.approx(everyone)
     torch = (0.1 + 0.2 + 2 * everyone) / 4
-    assert level("torch", 2022).log == pytest.approx((0.2 + 4 * torch) / 5 + last)
-    assert level("torch", None).log == pytest.approx((0.1 + 4 * torch) / 5 + last)
+    assert level("torch", 2022).log == pytest.approx((0.2 + 4 * torch) / 5)
+    assert level("torch", None).log == pytest.approx((0.1 + 4 * torch) / 5)
     assert level("torch", 2022).publishers == 2
-    assert level("recipes", 2025, "MLPERF").log == pytest.approx(0.15 + last)  # that of all others
+    assert level("recipes", 2025, "MLPERF").log == pytest.approx(0.15)  # that of all others
     levels |= publisher("FAR", "xla", 2025, 3.0)
-    assert level("xla", 2025).log < 0.2 + last  # a publisher far off counts as one at 0.2
-
-
-def test_more_gpus_have_a_slower_slowest_one():
-    slowdowns = [calibration.slowest(gpus) for gpus in (1, 2, 8, 64, 512, 8192)]
-    assert slowdowns[0] == 0
-    assert slowdowns == sorted(slowdowns)
-    source = random.Random(0)
-    drawn = [max(source.gauss(0, calibration.UNEVEN) for _ in range(64)) for _ in range(2_000)]
-    assert calibration.slowest(64) == pytest.approx(sum(drawn) / len(drawn), rel=0.02)
+    assert level("xla", 2025).log < 0.2  # a publisher far off counts as one at 0.2
 
 
 def test_late_mappings_of_nanotron_are_told_by_columns_and_times_alone():
