@@ -177,7 +177,7 @@ def _node(canvas: Canvas, at: Coordinates, name: str, gpus: list[str], pitch: fl
 
 
 def is_lattice(topology: Topology, parts: DrawnParts) -> bool:
-    """Return whether the routers form a torus of two dimensions."""
+    """Return whether the routers form a torus of two dimensions and all are drawn."""
     extents, rings = topology.fanouts, topology.kind == "torus"
     return rings and len(extents) == 2 and prod(extents) == sum(map(len, parts.levels))
 

@@ -106,7 +106,10 @@ def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
 
 
 def _columns(kept: Sequence[tuple[Span, int]], kinds: Numbers, passes: _Passes) -> dict[str, list[int]]:
-    """Return the columns of `timeline` over the drawn spans (span, times on the critical path). kinds, passes: are extended."""
+    """Return the columns of `timeline` over the drawn spans (span, times on the critical path), ordered by rank and stream.
+
+    Starts are ticks since the start before on the same stream, and since 0 for its first. kinds, passes: are extended.
+    """
     starts = [_ticks(span.start) for span, _ in kept]
     tracks = [(span.rank, span.stream) for span, _ in kept]
     before = [start if a == b else 0 for start, a, b in zip(starts, tracks, tracks[1:], strict=False)]

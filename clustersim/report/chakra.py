@@ -200,7 +200,10 @@ def _sized(size: float) -> Attributes:
 
 
 def group_name(families: Mapping[str, Ints], family: str, group: int) -> str:
-    """Return the number of a group as text. Groups count from 1, by family in alphabetical order, without pairs (`p2p…`)."""
+    """Return the number of a group as text. Groups count from 1, by family in alphabetical order, without pairs.
+
+    Raises ValueError for a family of pairs (`p2p…`).
+    """
     names = sorted(name for name in families if not name.startswith("p2p"))
     return str(1 + sum(len(families[name]) for name in names[: names.index(family)]) + group)
 

@@ -34,9 +34,9 @@ class StepKernels(NamedTuple):
 
 
 def step_kernels(work: Work, path: Path, bounds: Bounds) -> StepKernels:
-    """Return the interval of a step from the errors of its kernels alone, and the number of kernels in sequence.
+    """Return the interval of a step (s) from the errors of its kernels alone, and the number of launches on its path.
 
-    Kernels whose launches are on the path themselves count too.
+    bounds: errors of kernels. Launches are kernels in sequence, each by its share of time on the path, and launches by the host.
     """
     critical, each = exposed(work, path)
     margin = bounds.margin(path.record.end, dict(zip(work.kernels, critical.sum(axis=0).tolist(), strict=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from io import BufferedWriter, TextIOWrapper
 from typing import IO, NamedTuple
 
@@ -131,7 +131,7 @@ def _link_weights(network: Network, link: int) -> dict[Call, float]:
 
 
 def _transfers(
-    spans: Iterable[Span], wanted: Mapping[Call, float], network: Network
+    spans: Iterable[Span], wanted: Container[Call], network: Network
 ) -> Iterator[tuple[Call, float, float, float]]:
     """Yield the transfers of collectives: call, start and end (s), and bytes; one for each rank cell of a group."""
     collectives: dict[int, list[Collective]] = {}

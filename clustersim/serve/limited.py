@@ -15,7 +15,7 @@ from contextlib import suppress
 
 
 def limit(memory: int, seconds: int) -> None:
-    """Limit the address space of this process to `memory` bytes and its CPU time to `seconds`."""
+    """Limit this process to `memory` bytes of address space and `seconds` of CPU time, without core dumps, on POSIX systems."""
     with suppress(ImportError):  # no POSIX
         import resource
 

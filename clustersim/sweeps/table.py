@@ -47,11 +47,12 @@ def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list
     """
     ordered = [row for row in rows if row["status"] == "ok"]
     for key in reversed(sort):
-        name, turned = key.removeprefix("-"), key.startswith("-")
+        wanted, turned = key.removeprefix("-"), key.startswith("-")
         known = {column for row in ordered for column in row}
-        name = name if name in known else SHORT.get(name, name)
+        name = wanted if wanted in known else SHORT.get(wanted, wanted)
         if ordered and name not in known:
-            raise InputError(f"--sort {name}: no column has that name; {suggest(name, known | SHORT.keys())}")
+            names = known | {short for short, column in SHORT.items() if column in known}
+            raise InputError(f"--sort {wanted}: no column has that name; {suggest(wanted, names)}")
         numbers = [row for row in ordered if isinstance(row.get(name), int | float)]
         words = [row for row in ordered if not isinstance(row.get(name), int | float)]
         sign = -1 if (name in HIGHER) != turned else 1

@@ -14,17 +14,18 @@ def report(
     outcomes: Sequence[Outcome],
     changed: Mapping[str, Sequence[Outcome]] | None = None,
     memory: Mapping[str, Any] | None = None,
-    unseen: Sequence[Outcome] = (),
-    strangers: Sequence[Outcome] = (),
+    unseen: Sequence[Outcome] | None = None,
+    strangers: Sequence[Outcome] | None = None,
 ) -> dict[str, Any]:
     """Return the figures of outcomes. Errors are fractions of measured times.
 
     changed: {name of an ablation: outcomes}. memory: result of `peaks.compare`. unseen: outcomes of the same runs without values
-    read from their publisher. strangers: also without sources that only their publisher uses. Default: the outcomes before.
+    read from their publisher (default: `outcomes`). strangers: also without sources that only their publisher uses (default:
+    `unseen`).
     `groups` are errors as strangers'; rankings and verdicts have the publisher left out; `sound` is None if no mapping is late.
     """
-    left_out = unseen or outcomes
-    as_strangers, sound_rows = strangers or left_out, sound(left_out)
+    left_out = outcomes if unseen is None else unseen
+    as_strangers, sound_rows = left_out if strangers is None else strangers, sound(left_out)
     return {
         "runs_read": len(outcomes),
         "stranger": by_publisher(as_strangers),

@@ -350,3 +350,5 @@ def test_rows_are_ranked_by_any_column():
         assert ranked(priced, [name]) == ranked(priced, [column])
     with pytest.raises(InputError, match="--sort speed: no column has that name; "):
         ranked(rows, ["speed"])
+    with pytest.raises(InputError, match=r"^--sort owned: no column has that name; (?!.*\bowned)"):
+        ranked(rows, ["owned"])
