@@ -223,8 +223,9 @@ def sizes(space: CandidateSpace, shared: SharedWork) -> Sizes:
             for tile in tiles:
                 with suppress(InputError):
                     rows, seconds, fits = state.any_order(tile, hidden)
-                    places = np.array([(sized.split.place, sized.dp, sized.changes[NODES]) for sized, _ in rows], int)
-                    parts.append(np.array([*places.T, *tile.rows.load(rows), seconds])[:, fits])
+                    chosen = [(sized.split.place, sized.dp, sized.changes[NODES]) for sized, _ in rows]
+                    columns = np.array(chosen, int).reshape(-1, 3).T
+                    parts.append(np.array([*columns, *tile.rows.load(rows), seconds])[:, fits])
             if not any(part.size for part in parts[known:]):  # larger microbatches need no less memory
                 break
     table = np.concatenate(parts, axis=1)

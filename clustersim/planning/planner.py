@@ -117,8 +117,8 @@ class _Sized(NamedTuple):
     """Number of splits with each number of replicas, in one order."""
     sizes: Sizes
     """Bounds of the splits with each number of replicas, in any order, raised by each search."""
-    best: list[tuple[Point, int, Row]]
-    """Point, number of nodes and row of the best step of each search."""
+    best: dict[str, tuple[Point, int, Row]]
+    """{point in words: point, number of nodes and row} of the best step of each search."""
 
 
 @dataclass(slots=True)
@@ -226,7 +226,7 @@ class Planner:
         def show(_: int, left: int, gap: float | None) -> None:
             self.show(sought, len(self.shared.rows), left)
 
-        known = [self.as_plan(request, *step) for step in space.best]
+        known = [self.as_plan(request, *step) for step in space.best.values()]
         state = _PlanSearch(request, kind, space, show, self.stop, known)
         with self.stop.ended_by_interrupt(state.best):
             self._refine(state)
@@ -244,10 +244,12 @@ class Planner:
         request, sizes, refined, rounds, count = state.request, state.space.sizes, set[tuple[int, int]](), 0, FIRST
         cluster, level = self.clusters(state.kind), self._level(state)
         closed = np.zeros(len(sizes.seconds), bool)
-        while not state.ended:
+        while True:
             amounts = self._amounts(request, state.kind, cluster, sizes.load, sizes.seconds * level)
             bounds = np.where(np.isinf(sizes.seconds), math.inf, request.costs(amounts))
             state.bound = float(bounds.min(initial=math.inf))
+            if state.ended:
+                return
             best = state.best()
             most = float(request.costs(best.amounts)) * (1 - NEAR) if best else math.inf
             open_ = ~closed & (bounds <= most) & (bounds < math.inf)
@@ -267,14 +269,14 @@ class Planner:
             proven = min(result.least, most, *(step.value[0] for step in result.best))
             some = {name: amount[group] for name, amount in amounts.items()}
             sizes.seconds[group] *= np.maximum(request.growth(some, proven), 1.0)
-            if not result.best or (result.gap or 0.0) <= NEAR:
+            if not result.best or (result.gap or 0.0) <= NEAR or state.best() is None:
                 closed[group] = True
                 count *= MORE
 
     def _add(self, state: _PlanSearch, point: Point, nodes: int, row: Row) -> None:
         """Add the plan of a simulated step to those of a search, and the step to those that later searches know."""
         state.plans.append(self.as_plan(state.request, point, nodes, row))
-        state.space.best.append((point, nodes, row))
+        state.space.best[repr(point)] = point, nodes, row
 
     def _among(self, state: _PlanSearch, indices: Ints, wanted: Objective, limits: Limits) -> SearchResult:
         """Return the search for the best candidate, in any order, among the sizes with these indices in `Sizes`."""
@@ -313,6 +315,8 @@ class Planner:
                 for candidate in result.best:
                     self.levels[key] = candidate.row["expected_step_time_s"] / candidate.row["step_time_s"]
                 first, count = count, count * MORE
+            if not self.stop.due:
+                self.levels.setdefault(key, 1.0)
         return self.levels.get(key, 1.0)
 
     def _wanted(self, request: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
@@ -364,7 +368,7 @@ class Planner:
                 requested = self._requested({**kind, NODES: self._most(kind)}, {BATCH: batches})
                 splits = next(filter(lambda candidates: candidates.families, self._splits(requested)), None)
                 if splits:
-                    self.spaces[key] = _Sized(requested, splits.points, sizes(splits, self.shared), [])
+                    self.spaces[key] = _Sized(requested, splits.points, sizes(splits, self.shared), {})
         return self.spaces[key]
 
     def _requested(self, point: Point, axes: Mapping[str, Sequence[object]] | None = None) -> SweepSpace:

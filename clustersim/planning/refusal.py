@@ -57,14 +57,14 @@ def why_none(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Po
 
 def _others(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Point]]) -> Iterator[_Other]:
     """Yield each limit that would suffice instead of a given one, or else of all; and a batch that would."""
-    (kind, *more), *_ = tried
+    kind, kinds = tried[0][0], [*chain(*tried)]
     single = [[name] for name in request.limited]
     for several in (single, [request.limited]):
-        plans = [_Other(names, plan) for names in several if (plan := planner.first(request.relaxed(names), tried))]
+        plans = [_Other(names, plan) for names in several if (plan := planner.plan(request.relaxed(names), *kinds))]
         yield from plans
         if plans:
             break
-    if len(tried) == 1 and not more and request.days is not None:
+    if len(kinds) == 1 and request.days is not None:
         larger = [[{**kind, BATCH: int(str(kind[BATCH])) * times}] for times in LARGER]
         if plan := planner.first(request, larger):
             yield _Other([BATCH], plan)
