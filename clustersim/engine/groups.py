@@ -14,7 +14,7 @@ from clustersim.collectives.model import ROOM
 from clustersim.collectives.plan import MESSAGES, NCCL
 from clustersim.collectives.switched import fitted
 from clustersim.engine.network import Tenant
-from clustersim.engine.script import BACKWARD, FORWARD
+from clustersim.engine.script import TO_NEXT, TO_PREVIOUS
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.model.moe import COUNTS
@@ -109,7 +109,7 @@ def families(
         if name == COUNTS and algorithm in TOKENS:  # DeepEP has no gather, so NCCL gathers the counts of rows
             algorithm = NCCL
         shares, router = (job.shares, job.router) if name == "ep" else ((), None)
-        communicators = pipelines(job) if name in (FORWARD, BACKWARD) and not job.parallelism.overlap.p2p else None
+        communicators = pipelines(job) if name in (TO_NEXT, TO_PREVIOUS) and not job.parallelism.overlap.p2p else None
         family = Family(name, ranks[name](), (), algorithm, eras.get(name, {}), 0, shares, router, communicators, host)
         result.append(_with_levels(job, topology, gpus, fanouts_up, family, wanted_ops))
     return tuple(result)
@@ -152,8 +152,8 @@ def _ranks(mesh: Mesh, expert_mesh: Mesh, pipeline: Pipeline) -> dict[str, Calla
         "edp": lambda: replica_groups(expert_mesh, pipeline),
         "embedding": mesh.embedding,
         "model": lambda: expert_mesh.groups("pp", "ep", "cp", "tp"),
-        FORWARD: lambda: _neighbours(mesh, pipeline),
-        BACKWARD: lambda: np.flip(_neighbours(mesh, pipeline), axis=1).copy(),
+        TO_NEXT: lambda: _neighbours(mesh, pipeline),
+        TO_PREVIOUS: lambda: np.flip(_neighbours(mesh, pipeline), axis=1).copy(),
     }
 
 

@@ -57,7 +57,7 @@ from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import LETTERS, ActionRow, Schedule
 from clustersim.schedules.pipeline import Pipeline
 
-FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
+TO_NEXT, TO_PREVIOUS = "p2p-forward", "p2p-backward"
 EXCHANGE = "ep"
 """Family of the all-to-alls with experts on other ranks."""
 
@@ -383,8 +383,8 @@ class _Writer:
         return 0 if pass_key[0] == "W" else self.neighbours[pass_key[1]][onwards]
 
     def message_family(self, pass_key: Pass) -> str:
-        """Return the family of a pass's messages: FORWARD to the next pipeline rank, BACKWARD to the previous one."""
-        return FORWARD if (pass_key[0] == "F") != self.neighbours[pass_key[1]][2] else BACKWARD
+        """Return the family of a pass's messages: TO_NEXT to the next pipeline rank, TO_PREVIOUS to the previous one."""
+        return TO_NEXT if (pass_key[0] == "F") != self.neighbours[pass_key[1]][2] else TO_PREVIOUS
 
     def sharded_pass(self, pass_key: Pass, special: bool = False) -> Iterator[ScriptLine]:
         """Yield the lines of a pass over sharded parameters.

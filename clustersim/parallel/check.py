@@ -211,7 +211,7 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
 
     def remedy() -> str:
         degrees = divisors(layers[0].heads)
-        return f"use {listed([tp for tp in degrees if all(_fits_degree(kind, tp, repeats) for kind in layers)])}"
+        return f"use {listed([degree for degree in degrees if all(_fits_degree(kind, degree, repeats) for kind in layers)])}"
 
     for kind in layers:
         kv = kind.kv_heads or kind.heads

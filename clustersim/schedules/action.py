@@ -61,7 +61,8 @@ class ActionRow(Sequence[Action]):
         if isinstance(actions, ActionRow):
             return actions
         rows = [(index(stage), _number(letter), index(microbatch)) for stage, letter, microbatch in actions]
-        return cls(np.array(rows, np.int32).reshape(-1, 3).T)
+        columns = np.array(rows, np.int64).reshape(-1, 3).T
+        return cls(columns if rows and np.abs(columns).max() > np.iinfo(np.int32).max else columns.astype(np.int32))
 
     @property
     def code(self) -> Ints:
@@ -82,6 +83,9 @@ class ActionRow(Sequence[Action]):
         if isinstance(place, slice):
             return tuple(ActionRow(columns))
         return Action(int(columns[0]), LETTERS[columns[1]], int(columns[2]))  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"ActionRow({' '.join(map(str, self))})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

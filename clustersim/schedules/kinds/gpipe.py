@@ -14,5 +14,6 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """
     one_chunk("gpipe", chunks)
     every = np.arange(microbatches, dtype=np.int32)
-    letter, microbatch = np.repeat([FORWARD, BACKWARD], microbatches), np.concatenate([every, every[::-1]])
+    letter = np.repeat(np.array([FORWARD, BACKWARD], np.int32), microbatches)
+    microbatch = np.concatenate([every, every[::-1]])
     return tuple(ActionRow(np.stack([np.full_like(letter, rank), letter, microbatch])) for rank in range(stages))
