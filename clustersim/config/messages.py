@@ -73,7 +73,14 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Lo
     rule = _rule(group)
     if detail["input"] is None:
         return f"{name} is empty; it {rule}"
-    return f"{name}: {_shown(detail['input'])} {rule}"
+    return f"{name}: {_without_list(detail) or _shown(detail['input']) + ' ' + rule}"
+
+
+def _without_list(detail: ErrorDetails) -> str:
+    """Return the error and remedy of a numbered key where no list is, such as `model.blocks.0.ffn`; "" for other errors."""
+    keys = detail["input"] if detail["type"] in ("list_type", "tuple_type") else ()
+    numbers = [key for key in keys if str(key).isdigit()] if isinstance(keys, dict) else []
+    return f"no list with an item {numbers[0]} is here; write the whole list" if numbers else ""
 
 
 def _remedy(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> tuple[str, Iterable[str]]:

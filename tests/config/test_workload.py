@@ -142,6 +142,11 @@ def test_an_override_that_is_wrong_says_it_is_from_the_command_line():
     [
         ("parallelism.tq", "3", r"w.yaml \(command line\): unknown key 'tq'; known: account_for_embedding, "),
         ("name.x", "3", r"name.x: name is a single value and has no keys"),
+        (
+            "model.blocks.0.ffn",
+            "64",
+            r"w.yaml \(command line\): model.blocks: no list with an item 0 is here; write the ",
+        ),
         ("parallelism.tp", "[", r"parallelism.tp=\[: not valid YAML"),
     ],
 )

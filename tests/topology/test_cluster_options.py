@@ -213,6 +213,10 @@ def test_run_and_show_take_them(call):
         ({"cluster.gpu": "p5"}, "a YAML file, or a node of `clustersim list nodes`"),
         ({"cluster.foo": 1}, "(command line): unknown key 'foo'; known: jitter, name, node, nodes, pools"),
         ({"cluster.nodes.x": 3}, "nodes is a single value and has no keys"),
+        (
+            {"fabric.tiers.0.radix": 4},
+            "(command line): fabric.tiers: no list with an item 0 is here; write the whole list",
+        ),
         ({"parallelism.tp": 2}, "parallelism.tp: not a key of a topology"),
         ({"fabric.radix": 4}, "5 tiers of 4 ports do not join 256 NICs; use larger switches or fewer nodes"),
         ({"fabric.oversubscription": 0.5}, "(command line): fabric.oversubscription"),
