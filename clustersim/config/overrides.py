@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -26,11 +26,6 @@ def of_topology(key: str) -> bool:
     return key.partition(".")[0] in _TOPOLOGY
 
 
-def loc_of(key: str) -> Loc:
-    """Return a dotted key as a position in a document, in which numbers are indices of lists."""
-    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in key.split("."))
-
-
 def parted(overrides: Overrides) -> tuple[dict[str, object], dict[str, object]]:
     """Return (overrides of the topology, overrides of the workload)."""
     cluster = {key: value for key, value in overrides.items() if of_topology(key)}
@@ -46,10 +41,11 @@ class Overridden(Document):
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return a ConfigError at `loc`, or at the source of an overridden value."""
         target = tuple(part for part in loc if part != KEY)
-        for key, place in self.overrides.items():
-            if target[: len(key)] == key or (target not in self.positions and key[: len(target)] == target):
-                return ConfigError(*place, self.worded(message))
-        return Document.error(self, loc, message)
+        parents = [key for key in self.overrides if target[: len(key)] == key]
+        parts = [key for key in self.overrides if target not in self.positions and key[: len(target)] == target]
+        if not parents and not parts:
+            return Document.error(self, loc, message)
+        return ConfigError(*self.overrides[max(parents, key=len) if parents else parts[0]], self.worded(message))
 
     def name(self, loc: Loc) -> str:
         """Return the file's own name of a key that the file sets; "" for a key that only an override sets."""
@@ -77,15 +73,36 @@ def _plain(text: str) -> object:
     return parse(f"value: {text}").data["value"]  # parsing takes 0.1 ms, and the points of a sweep repeat few values
 
 
-def replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
-    """Set a value at its position, creating parents as needed; a number is an index of a list.
+def with_values(
+    document: Document, replacements: Iterable[tuple[Loc, object, str]], places: Mapping[str, SourcePlace]
+) -> Overridden:
+    """Return a document with values replaced, whole sections before their parts, and the sources of the values recorded.
+
+    replacements: (position, value, dotted key that sets it). places: sources by dotted key; all others are from a command line.
+    Raises ConfigError with the source if a parent is a single value, or a list is too short.
+    """
+    data = copied(document.data)
+    sources = dict(document.overrides) if isinstance(document, Overridden) else {}
+    for target, value, key in sorted(replacements, key=lambda entry: len(entry[0])):
+        source = places.get(key, (f"{document.path} (command line)", 0, 0))
+        try:
+            sources[replace(data, target, value, key)] = source
+        except InputError as error:
+            raise ConfigError(*source, str(error)) from error
+    return Overridden(document.path, data, document.positions, sources, notes=document.notes)
+
+
+def replace(data: dict[str, Any], target: Loc, value: object, key: str) -> Loc:
+    """Set a copy of a value at its position, creating parents as needed. Return the position; its numbers are indices of lists.
 
     A node type that is given by name becomes a section that extends it. key: dotted key for messages. Raises InputError if a
     parent is a single value, or a list is too short.
     """
     here: Any = data
+    found: Loc = ()
     for part in target[:-1]:
-        at = _place(here, part, key)
+        at = _place(here, part, found, key)
+        found = (*found, at)
         inner = here.get(at) if isinstance(here, dict) else here[at]
         inner = {} if inner is None else {"extends": inner} if part == "node" and isinstance(inner, str) else inner
         if not isinstance(inner, dict | list):
@@ -93,15 +110,20 @@ def replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
             raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like {example}")
         here[at] = inner
         here = inner
-    here[_place(here, target[-1], key)] = value
+    at = _place(here, target[-1], found, key)
+    here[at] = copied(value)
+    return (*found, at)
 
 
-def _place(section: object, part: str | int, key: str) -> str | int:
-    """Return a part of a key as a key or an index of `section`. Raises InputError if a list does not have it."""
+def _place(section: object, part: str | int, found: Loc, key: str) -> str | int:
+    """Return a part of a key as a key or an index of the `section` at `found`. Raises InputError if a list does not have it."""
     if not isinstance(section, list):
         return str(part)
-    if isinstance(part, int) and part < len(section):
-        return part
+    if _INDEX.fullmatch(str(part)) and int(part) < len(section):
+        return int(part)
+    if not section:
+        name = ".".join(map(str, found))
+        raise InputError(f"{key}: {name} is an empty list, which has no {part}; write the whole list as {name}")
     raise InputError(f"{key}: {part} must be an index of a list of {len(section)}; write 0 to {len(section) - 1}")
 
 

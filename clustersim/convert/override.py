@@ -19,13 +19,11 @@ from clustersim.config.overrides import (
     Overridden,
     Overrides,
     SourcePlace,
-    copied,
-    loc_of,
     of_topology,
     scalar,
     section_of,
+    with_values,
 )
-from clustersim.config.overrides import replace as put
 from clustersim.config.topology import Node, TopologySpec
 from clustersim.config.yaml import Document, Loc, read_packaged
 from clustersim.errors import InputError, UnknownNameError, suggest
@@ -54,10 +52,9 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
         if key.startswith("fabric.") and not has_fabric:
             why = f"{document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
             raise InputError(f"{key}: {why}")
-    changed = Overridden(document.path, copied(document.data), document.positions, {}, notes=document.notes)
     sections = {key for key in overrides if "." not in key}
     whole_sections = {key: overrides[key] for key in overrides if key in sections}
-    changed = _with(changed, whole_sections, from_ or {})
+    changed = _with(document, whole_sections, from_ or {})
     validate_partly(TopologySpec, changed, _is_shape_error)
     return _with(changed, {key: overrides[key] for key in overrides if key not in sections}, from_ or {})
 
@@ -65,22 +62,21 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
 def _is_shape_error(detail: ErrorDetails) -> bool:
     """Return whether an error is about a section or list that keys reach into, and not about a value, which may be replaced."""
     kind, loc = detail["type"], detail["loc"]
+    if detail["input"] is None:  # keys fill an empty section
+        return False
     return loc[0] in ("cluster", "fabric", "nodes") and (
         kind in NO_SECTION or (kind == "value_error" and loc[-1] == "node")
     )
 
 
-def _with(document: Overridden, overrides: Overrides, from_: Mapping[str, SourcePlace]) -> Overridden:
+def _with(document: Document, overrides: Overrides, from_: Mapping[str, SourcePlace]) -> Overridden:
     """Return a document with values replaced, and their sources recorded."""
-    places: dict[Loc, SourcePlace] = {}
     replacements = [
         (*entry, key) for key, raw in overrides.items() for entry in _targets(document.data, key, scalar(key, raw))
     ]
-    for target, value, key in sorted(replacements, key=lambda entry: len(entry[0])):  # a whole node before what it has
-        put(document.data, target, value, key)
-        places[target] = from_.get(key, (f"{document.path} (command line)", 0, 0))
-    alone = (_GPU_ALONE,) if "cluster.gpu" in overrides and (*NODE, "gpus", "model") in places else ()
-    return replace(document, overrides={**document.overrides, **places}, notes=(*document.notes, *alone))
+    changed = with_values(document, replacements, from_)
+    alone = (_GPU_ALONE,) if "cluster.gpu" in overrides and (*NODE, "gpus", "model") in changed.overrides else ()
+    return replace(changed, notes=(*changed.notes, *alone))
 
 
 def _targets(data: Section, key: str, value: object) -> list[tuple[Loc, object]]:
@@ -92,7 +88,7 @@ def _targets(data: Section, key: str, value: object) -> list[tuple[Loc, object]]
         pools = section_of(data, "cluster").get("pools")
         nodes = [("cluster", "pools", i, "node") for i in range(len(pools))] if isinstance(pools, list) else [NODE]
         return [*(((*node, "nics", "rate"), value) for node in nodes), *cables]
-    return [(loc_of(key), value)]
+    return [(tuple(key.split(".")), value)]
 
 
 def _with_gpu(data: Section, gpu: str) -> list[tuple[Loc, object]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from clustersim.config import shipped
 from clustersim.config.fields import validate, validate_partly
-from clustersim.config.overrides import Overridden, SourcePlace, copied, loc_of, of_topology, replace, scalar
+from clustersim.config.overrides import Overridden, SourcePlace, of_topology, scalar, with_values
 from clustersim.config.workload import Model, Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
@@ -267,10 +267,10 @@ def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, sour
 def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, SourcePlace]) -> Overridden:
     """Return the document with values replaced. Ignored names change nothing; unknown keys fail in validation later.
 
-    overrides, places: as in `build`. Raises InputError for a key of a topology, or a name that is not supported.
+    overrides, places: as in `build`. Raises InputError for a key of a topology, a name that is not supported, or a place that
+    the workload does not have.
     """
-    data = copied(document.data)
-    sources: dict[Loc, SourcePlace] = {}
+    replacements: list[tuple[Loc, object, str]] = []
     for key, raw in overrides.items():
         if of_topology(key):
             raise InputError(
@@ -283,10 +283,9 @@ def override(document: Document, overrides: Mapping[str, object], places: Mappin
         if _dropped(name):
             continue
         alias = find(name)
-        target: Loc = alias.key if alias else loc_of(key.replace("-", "_"))
+        target: Loc = alias.key if alias else tuple(key.replace("-", "_").split("."))
         converted = alias.read(value) if alias else value
         if alias and converted is None:
             continue
-        replace(data, target, converted, key)
-        sources[target] = places.get(key, (f"{document.path} (command line)", 0, 0))
-    return Overridden(document.path, data, document.positions, sources)
+        replacements.append((target, converted, key))
+    return with_values(document, replacements, places)

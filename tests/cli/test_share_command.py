@@ -201,6 +201,13 @@ ERRORS = {
     ("jobs.yaml", "jobs:\n- workload: tiny.yaml\n  set:\n    parallelism.tp: 3\n"): (
         "jobs.yaml:4:5: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"
     ),
+    (
+        "jobs.yaml",
+        "jobs:\n- workload: tiny.yaml\n  set: {training.7: 3}\n",
+    ): "jobs.yaml:3:9: unknown key '7'; known: attention, *",
+    ("jobs.yaml", "jobs:\n- workload: tiny.yaml\n  set: {name.x: 3}\n"): (
+        "jobs.yaml:3:9: name.x: name is a single value and has no keys; write a dotted key like parallelism.tp"
+    ),
     ("jobs.yaml", "jobs: [{workload: gone.yaml}]"): (
         "jobs.yaml:1:19: jobs.0.workload: no file gone.yaml; paths are relative to this file, or give its whole path"
     ),

@@ -1,6 +1,7 @@
 """Workload files: aliases, overrides, placement, and messages with their places."""
 
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -141,18 +142,47 @@ def test_an_override_that_is_wrong_says_it_is_from_the_command_line():
     "key, value, message",
     [
         ("parallelism.tq", "3", r"w.yaml \(command line\): unknown key 'tq'; known: account_for_embedding, "),
-        ("name.x", "3", r"name.x: name is a single value and has no keys"),
+        ("training.0", "3", r"w.yaml \(command line\): unknown key '0'; known: attention, "),
+        ("7", "3", r"w.yaml \(command line\): unknown key '7'; known: clocks, "),
+        ("name.x", "3", r"w.yaml \(command line\): name.x: name is a single value and has no keys"),
         (
             "model.blocks.0.ffn",
             "64",
             r"w.yaml \(command line\): model.blocks: no list with an item 0 is here; write the ",
         ),
+        ("parallelism", "null", r"w.yaml \(command line\): parallelism is empty; it must be a mapping of keys"),
         ("parallelism.tp", "[", r"parallelism.tp=\[: not valid YAML"),
     ],
 )
 def test_broken_overrides(key, value, message):
     with pytest.raises(InputError, match=f"^{message}"):
         build(parse(GPT, "w.yaml"), {key: value})
+
+
+@pytest.mark.parametrize(
+    "given, more",
+    [
+        ({"model.blocks": [{"window": 64}, {}]}, {"model.blocks.0.window": 32}),
+        ({"parallelism": {"tp": 4, "pp": 2}}, {"parallelism.tp": 2}),
+        ({"parallelism": {"tp": 1, "sequence_parallel": True}}, {"parallelism.tp": 2}),
+        ({"training": {"micro_batch": 2, "global_batch": 16, "seq": 128}}, {"training.seq": 64}),
+    ],
+)
+def test_what_is_given_stays_as_it_is_and_has_the_same_answer_again(given, more):
+    written, document = deepcopy(given), parse(GPT, "w.yaml")
+    first, other, last = (build(document, asked).spec for asked in (given, {**given, **more}, given))
+    assert given == written
+    assert document == parse(GPT, "w.yaml")
+    assert last == first != other
+    assert build(document, {**more, **given}).spec == other  # a whole section comes before its parts
+
+
+def test_keys_fill_an_empty_section_of_the_file_or_of_an_override():
+    split = {"parallelism.tp": 2, "parallelism.pp": 2}
+    empty = GPT[: GPT.index("parallelism:")] + "parallelism:\n"
+    with pytest.raises(ConfigError, match=r"^w.yaml:\d+:\d+: parallelism is empty; it must be a mapping of keys"):
+        build(parse(empty, "w.yaml"))
+    assert build(parse(empty, "w.yaml"), split).spec == build(parse(GPT, "w.yaml"), {"parallelism": None, **split}).spec
 
 
 def test_auto_takes_the_largest_degree_that_fits_and_divides():

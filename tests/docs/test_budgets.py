@@ -42,7 +42,7 @@ NOT_YET = {
     "validate": 3_363,
     "predictors": 3_055,
     "parallel": 3_626,
-    "config": 2_998,
+    "config": 3_020,
     "model": 3_770,
     "convert": 4_734,
     "optimization, planning, sweeps, explain, costs": 7_788,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from copy import deepcopy
 
 import numpy as np
 import pytest
 from sweep_cases import plain
 
+from clustersim.config.yaml import read
 from clustersim.convert.override import node_with
 from clustersim.errors import InputError
 from clustersim.simulation import simulate
-from clustersim.topology.build import load
+from clustersim.topology.build import described, load, overridden
 
 REFERENCE = {  # NVIDIA DGX SuperPOD reference architectures: nodes → leaf, spine and core switches
     ("b200", 64): {64: (16, 8), 128: (32, 16), 256: (64, 32), 512: (128, 128, 64), 2048: (512, 512, 256)},
@@ -212,11 +214,12 @@ def test_run_and_show_take_them(call):
         ({"cluster.gpu": "h1000"}, "unknown GPU 'h1000'; did you mean"),
         ({"cluster.gpu": "p5"}, "a YAML file, or a node of `clustersim list nodes`"),
         ({"cluster.foo": 1}, "(command line): unknown key 'foo'; known: jitter, name, node, nodes, pools"),
-        ({"cluster.nodes.x": 3}, "nodes is a single value and has no keys"),
+        ({"cluster.nodes.x": 3}, "(command line): cluster.nodes.x: nodes is a single value and has no keys"),
         (
             {"fabric.tiers.0.radix": 4},
             "(command line): fabric.tiers: no list with an item 0 is here; write the whole list",
         ),
+        ({"nodes.007.foo": 4}, "(command line): unknown key 'foo'"),
         ({"parallelism.tp": 2}, "parallelism.tp: not a key of a topology"),
         ({"fabric.radix": 4}, "5 tiers of 4 ports do not join 256 NICs; use larger switches or fewer nodes"),
         ({"fabric.oversubscription": 0.5}, "(command line): fabric.oversubscription"),
@@ -229,7 +232,7 @@ def test_what_cannot_be_is_one_sentence(overrides, sentence):
 
 def test_a_list_takes_numbers():
     assert load("superpod_h100_128", {"fabric.tiers.1.radix": 32}).counts["spine_switches"] == 32
-    with pytest.raises(InputError, match="7 must be an index of a list of 2; write 0 to 1"):
+    with pytest.raises(InputError, match=r"d_h100_128.yaml \(command line\): fabric.tiers.7.radix: 7 must be an index"):
         load("superpod_h100_128", {"fabric.tiers.7.radix": 32})
     with pytest.raises(InputError, match="the leaves say their `oversubscription` too; keep one of the two"):
         load("superpod_h100_128", {"fabric.tiers.0.oversubscription": 2, "fabric.oversubscription": 2})
@@ -273,6 +276,11 @@ def test_values_replace_those_of_a_file_whose_sections_are_sections(cluster, fab
         ({"cluster.pools": [5], "cluster.pools.0.nodes": 2}, "0 is a single value and has no keys"),
         ({f"fabric.tiers.{'9' * 5000}.radix": 2}, "must be an index of a list of 1"),
         ({"faults": [3], "faults.0.slowdown": 2}, "0 is a single value and has no keys"),
+        (
+            {"faults": [], "faults.0.gpu": 3},
+            "faults.0.gpu: faults is an empty list, which has no 0; write the whole list as faults",
+        ),
+        ({"cluster": None}, "c.yaml (command line): cluster is empty; it must be a mapping of keys"),
     ],
 )
 def test_values_that_replace_values_that_are_replaced(overrides, sentence, tmp_path, monkeypatch):
@@ -285,3 +293,39 @@ def test_values_that_replace_values_that_are_replaced(overrides, sentence, tmp_p
 def test_a_section_may_be_wrong_in_the_file_that_is_replaced_as_a_whole(tmp_path):
     (tmp_path / "c.yaml").write_text(json.dumps({"cluster": 3, "fabric": FABRIC}))
     assert load(tmp_path / "c.yaml", {"cluster": NODES, "cluster.nodes": 4}).gpus == 32
+
+
+POOLS = [{"nodes": 1, "node": {"extends": "hgx-h100"}}, {"nodes": 1, "node": "hgx-h100"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        ({"cluster.node": {"extends": "hgx-h100"}}, {"cluster.nic": "25Gb/s"}),
+        ({"cluster": NODES | {"node": {"extends": "hgx-h100"}}}, {"cluster.node.nics.count": 4}),
+        ({"cluster": {"pools": POOLS}}, {"cluster.pools.0.nodes": 2}),
+        ({"fabric.tiers": [{"radix": 64}]}, {"fabric.tiers.0.radix": 128}),
+        ({"faults": [{"gpu": 3, "slowdown": 2.0}]}, {"faults.0.gpu": 4}),
+    ],
+)
+def test_what_is_given_stays_as_it_is_and_has_the_same_answer_again(given, more, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(json.dumps({"cluster": NODES, "fabric": FABRIC}))
+    written = deepcopy(given)
+    document = read(path)
+    first, _, last = (described(overridden(document, asked))[0] for asked in (given, {**given, **more}, given))
+    assert given == written
+    assert document == read(path)
+    assert last == first != described(overridden(document, {**given, **more}))[0]
+    assert (
+        described(overridden(document, {**more, **given}))[0] == described(overridden(document, {**given, **more}))[0]
+    )
+
+
+def test_keys_fill_an_empty_section_of_the_file_or_of_an_override(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(json.dumps({"cluster": None, "fabric": FABRIC}))
+    keys = {f"cluster.{key}": value for key, value in NODES.items()}
+    assert (
+        load(path, keys).counts == load(path, {"cluster": None, **keys}).counts == load(path, {"cluster": NODES}).counts
+    )
