@@ -47,9 +47,10 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("command", [RUN, [*SWEEP, "--tp", "1", "--force"], [*SHARE, "--force"]], ids=lambda c: c[0])
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
+@pytest.mark.parametrize("command", [RUN, [*SWEEP, "--tp", "1"], SHARE], ids=lambda c: c[0])
 @pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
-def test_a_folder_that_is_no_result_is_never_touched(call, content, command):
+def test_a_folder_that_is_no_result_is_never_touched(call, content, command, force):
     place = Path("p")
     place.mkdir()
     for name, text in content.items():
@@ -59,7 +60,7 @@ def test_a_folder_that_is_no_result_is_never_touched(call, content, command):
         else:
             (place / name).write_text(text)
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    assert "has files that do not belong to a result" in refused(call, *command, "--out", "p")
+    assert "has files that do not belong to a result" in refused(call, *command, "--out", "p", *force)
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
 
 

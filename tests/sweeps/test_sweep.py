@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,15 +14,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from stored import sweep_row
 from until import until
 
 from clustersim.cli.sweep import Shown, point_table
-from clustersim.errors import InputError
+from clustersim.errors import ClustersimError, InputError
 from clustersim.pages.sweep import sweep_page
 from clustersim.parallel import options as workload_options
 from clustersim.parallel.options import KEYS
 from clustersim.simulation import simulate
-from clustersim.sweeps import evaluate, log, run
+from clustersim.sweeps import evaluate, log, run, runner
 from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, points, words
 from clustersim.sweeps.table import ranked
 from clustersim.units import duration
@@ -312,6 +314,24 @@ def test_the_space_of_a_sweep():
     ]
 
 
+@pytest.mark.parametrize(
+    "failure", [ClustersimError("a worker died"), ZeroDivisionError("a bug")], ids=lambda e: e.args[0]
+)
+def test_a_failure_keeps_what_is_done(tmp_path, monkeypatch, failure):
+    def rows(files, case, space, workers, spent, crew):
+        for index in range(5):
+            yield index, sweep_row(tokens_per_s=1.0, step_time_s=1.0)
+        raise failure
+
+    monkeypatch.setattr(runner, "rows", rows)
+    with pytest.raises(type(failure)) as error:
+        run.run(NODE, JOB, SPACE, 2, tmp_path / "x")
+    assert ("a worker died; points.jsonl in" in str(error.value)) == isinstance(failure, ClustersimError)
+    assert list(log.read(tmp_path / "x")[1]) == [log.key(point) for point in SPACE[:5]]
+    assert json.loads((tmp_path / "x" / "manifest.json").read_text())["complete"] is False
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["manifest.json", "points.jsonl", "x"]
+
+
 def test_wrong_input_leaves_an_older_sweep_alone(done, tmp_path):
     target = tmp_path / "x"
     run.run(NODE, JOB, SPACE[:1], 1, target)
@@ -340,12 +360,12 @@ def load():
 """
 
 
-def start(folder: Path, what: str, workers: int = 2) -> subprocess.Popen[str]:
+def start(folder: Path, what: str, workers: int = 2, *more: str) -> subprocess.Popen[str]:
     """Start a sweep whose workers do `what` at their third point."""
     (folder / "saboteur.py").write_text(PLUGIN.format(what=what))
     arguments = [*OPTIONS[:-1], "saboteur:load", "--plugins", "saboteur:load", "--workers", str(workers), "--out", "x"]
     return subprocess.Popen(
-        [sys.executable, "-m", "clustersim", "sweep", str(NODE), str(JOB), *arguments],
+        [sys.executable, "-m", "clustersim", "sweep", str(NODE), str(JOB), *arguments, *more],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "MARK": str(folder / "mark-")},
         stdout=subprocess.PIPE,
@@ -401,10 +421,20 @@ def test_ctrl_c_at_a_terminal(tmp_path, workers):
 
 
 @LINUX
-def test_workers_do_not_outlive_a_killed_sweep_and_say_nothing(tmp_path):
-    with start(tmp_path, "time.sleep(60)") as process:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kill_9_of_a_sweep_leaves_no_worker_says_nothing_and_loses_no_point(tmp_path, workers):
+    """The same command goes on where the killed one was, and its files are those of a sweep that nobody killed."""
+    start(tmp_path, "pass", workers).communicate(timeout=60)
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()}
+    shutil.rmtree(tmp_path / "x")
+    with start(tmp_path, "time.sleep(60)", workers) as process:
         until(lambda: rows_in(tmp_path) >= 2)
         process.kill()
         assert process.communicate(timeout=20) == ("", "")  # until the last of them is gone
-    assert len(log.read(tmp_path / "x")[1]) >= 2
     until(lambda: not any(map(alive, workers_of(tmp_path))))
+    kept = len(log.read(tmp_path / "x")[1])
+    with start(tmp_path, "pass", workers, "--json") as again:
+        out, err = again.communicate(timeout=60)
+    assert (again.returncode, err) == (0, "")
+    assert 2 <= json.loads(out)["points_resumed"] == kept < len(SPACE)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()} == whole
