@@ -116,3 +116,10 @@ def test_distinct_rows_are_those_of_numpy(largest):
     found = distinct_rows(rows)
     assert (found[0] == np.sort(first)).all()
     assert (found[0][found[1]] == first[of.reshape(-1)]).all()
+
+
+def test_rows_of_one_sum_are_told_apart(monkeypatch):
+    """Weights of 1 give two distinct rows one hash: kinds are numbered by their first rows, as with distinct hashes."""
+    monkeypatch.setattr(np, "cumprod", lambda weights: weights * np.uint64(0) + np.uint64(1))
+    first, kind_of = distinct_rows(np.array([[2, 1], [1, 2], [2, 1], [3, 3], [1, 2]]))
+    assert (first.tolist(), kind_of.tolist()) == ([0, 1, 3], [0, 1, 0, 2, 1])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from step_cases import clusters, jobs
 from sweep_cases import each_of, keywords
 
+from clustersim.engine.player import plan_cache
 from clustersim.errors import ClustersimError, ConfigError, InputError
 from clustersim.parallel.load import load as load_workload
 from clustersim.report.breakdown import breakdown
@@ -73,6 +74,27 @@ def test_what_differs_in_one_setting_is_not_taken_for_another(split, name, value
     known = Simulator(cluster(8))
     for value in values:
         assert _outline(known, **split, **{name: value}) == _outline(Simulator(cluster(8)), **split, **{name: value})
+
+
+def test_answers_hold_when_most_plans_are_dropped():
+    known, split = Simulator(cluster(8)), {"parallelism__pp": 4, "training__micro_batch": 1}
+    whole = [_outline(known, **split, training__global_batch=16 * count) for count in range(1, 9)]
+    assert len(known.plans) == 8
+    small, most = Simulator(cluster(8)), known.plans.weight / 2
+    small.plans = plan_cache(most)
+    for _ in range(2):
+        assert [_outline(small, **split, training__global_batch=16 * count) for count in range(1, 9)] == whole
+    assert 0 < len(small.plans) < 8
+    assert small.plans.weight <= most
+
+
+def test_a_plan_weighs_its_loads_of_all_pairs():
+    """One layer of 64 experts on 64 GPUs has few tasks, and loads of 64 · 63 pairs on several links each."""
+    known, experts = Simulator(cluster(16)), {"model__experts": 64, "model__topk": 2, "model__ffn": 512}
+    _outline(known, **experts, model__layers=1, training__global_batch=64, parallelism__ep=64)
+    [(_, tasks)] = known.plans.items()
+    loads = [load for phases in tasks.plan.network.traffic.values() for load in phases]
+    assert known.plans.weight > sum(load.link.nbytes for load in loads) > 100_000
 
 
 @settings(

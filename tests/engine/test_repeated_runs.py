@@ -90,6 +90,16 @@ def test_a_cache_keeps_no_error():
     assert cache.once("x", lambda: 1) == 1
 
 
+def test_an_array_that_repeats_one_number_weighs_nothing():
+    cache = of_arrays()
+    thin = cache.once("thin", lambda: np.broadcast_to(1.0, 1 << 40))  # 8 TiB as it is counted
+    least = cache.weight
+    assert cache.get("thin") is thin and least < 1 << 20
+    whole = cache.once("whole", lambda: {"a": (np.zeros(50_000), thin)})["a"][0]
+    assert cache.weight == least + whole.nbytes
+    assert not whole.flags.writeable
+
+
 def test_a_communicator_of_many_gpus_is_a_short_question():
     one, other = np.arange(30720), np.arange(30720)
     other[[0, 1]] = 1, 0

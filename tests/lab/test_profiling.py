@@ -5,6 +5,7 @@ import csv
 import gc
 import math
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -24,6 +25,7 @@ from clustersim.lab.measure.cases import DECODERS, Trial, linears  # noqa: E402
 from clustersim.lab.measure.log import KEY, WHOLE_COLUMNS, WHOLE_KEY, MeasurementLog  # noqa: E402
 from clustersim.lab.measure.profile import Bench, MeasurementPlan  # noqa: E402
 from clustersim.lab.measure.runners import BUILDERS  # noqa: E402
+from clustersim.lab.measure.trials import launch_cost  # noqa: E402
 from clustersim.predictors.features import columns  # noqa: E402
 
 
@@ -312,6 +314,18 @@ def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
     assert found.samples == 20
     assert (found.seconds, found.low, found.high) == pytest.approx((1e-5, 1e-5, 1e-5))
     assert gpu.graphs == [51]  # three sets, often enough for half a millisecond
+    gc.unfreeze()
+
+
+def test_a_cuda_clock_times_launches(monkeypatch):
+    gpu = Gpu(True)
+    gpu.install(monkeypatch)
+    watch, cpu = timing.CudaClock(), small_device("h200")
+    monkeypatch.setattr(torch, "zeros", lambda *a, **k: SimpleNamespace(add_=lambda _: gpu.launch()))
+    for variant in ("stream", "graph"):
+        found = launch_cost(Trial("launch", variant=variant), cpu, watch)
+        assert found["samples"] == 20
+        assert found["seconds"] == pytest.approx(1e-5)
     gc.unfreeze()
 
 

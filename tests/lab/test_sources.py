@@ -251,3 +251,21 @@ def test_training_by_command_leaves_no_scratch(data, tmp_path):
     assert {"predictor", "kind", "gpu", "mean", "median", "p90", "samples"} <= set(rows[0])
     for wrong in (["--install"], ["--leave-out", "h1000"]):
         assert CliRunner().invoke(app, [*arguments[:-2], *wrong]).exit_code != 0
+
+
+def test_networks_of_single_gpus_are_kept_too(tmp_path):
+    learned = []
+
+    def own(parameters, samples, seed, progress):
+        learned.append(seed)
+        return {"own.x": parameters["a"] + seed}
+
+    (tmp_path / "own.csv").write_text(OWN)
+    samples = samples_to_judge(tmp_path / "own.csv")["half/linear"]
+    method = training.resumable(linear.LEARNER._replace(own=(("half/linear",), own)), tmp_path / "parts")
+    assert method.own[0] == ("half/linear",)
+    for value, seed in ((1.0, 0), (1.0, 0), (2.0, 0), (1.0, 3)):
+        found = method.own[1]({"a": np.array(value)}, samples, seed, lambda *_: None)
+        assert found["own.x"] == value + seed
+    assert learned == [0, 0, 3]
+    assert training.resumable(linear.LEARNER, tmp_path).own is None

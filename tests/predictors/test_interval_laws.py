@@ -120,10 +120,12 @@ def test_without_residuals_nothing_is_known():
 @pytest.mark.parametrize("name", ["neusight", "linear", "habitat"])
 def test_classes_without_intervals_may_be_anything(name):
     predictor = get(name)
-    bare = Weights(predictor.weights.classes, {**predictor.weights.meta, "intervals": {"half/linear": {}}})
-    low, high = type(predictor)(predictor.method, bare).interval(SOME, H100)
-    assert (low == 0).all()
-    assert np.isposinf(high).all()
+    none = {key: value for key, value in predictor.weights.meta.items() if key != "intervals"}
+    for meta in (none, {**none, "intervals": {"half/linear": {}}}):
+        bare = Weights(predictor.weights.classes, meta)
+        low, high = type(predictor)(predictor.method, bare).interval(SOME, H100)
+        assert (low == 0).all()
+        assert np.isposinf(high).all()
 
 
 @pytest.mark.parametrize("name", sorted(gpu.name for gpu in gpus.everything()))
@@ -134,6 +136,17 @@ def test_shipped_intervals_hold_a_fair_forecast(name):
     assert (low < 1.15).all()
     assert (high > 0.87).all()
     assert (low < high).all()
+
+
+def test_a_gpu_far_from_all_is_less_certain():
+    strange = H100.model_copy(update={"name": "strange", "memory_bandwidth": H100.memory_bandwidth * 20})
+    predictor = get("neusight")
+    for kernel in SOME:
+        known, odd = (np.divide(*predictor.interval([kernel], gpu)[::-1])[0] for gpu in (H100, strange))
+        assert odd > known
+    assert predictor.distance("half/linear", strange).value > 2
+    assert predictor.distance("half/linear", H100) == Distance("h100-sxm", 0.0)
+    assert "h100-sxm" in str(predictor.distance("half/linear", H100))
 
 
 def test_a_gpu_of_a_users_file_is_no_neighbour():

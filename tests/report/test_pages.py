@@ -139,6 +139,20 @@ def test_faults_are_marked(tmp_path):
     assert any(cable["ill"] for cable in found["picture"]["cables"])
 
 
+def test_a_large_cluster_is_drawn_with_what_is_alike_as_one():
+    """Nodes on the same leaves are one; every link between a node and a leaf stands for itself in a count."""
+    result = simulate("topologies/superpod_h100_128.yaml", "workloads/llama3_70b.yaml", {"predictor": "roofline"})
+    drawn = network(result)["picture"]
+    kinds = {kind: [end for end in drawn["ends"] if end["name"].startswith(kind)] for kind in ("node", "leaf", "spine")}
+    assert [end["many"] for end in kinds["node"]] == [32] * 4
+    assert len(kinds["leaf"]) == 32 and sum(end["many"] for end in kinds["leaf"]) == 32
+    assert sum(end["many"] for end in kinds["spine"]) == result.topology.counts["spine_switches"]
+    of_nodes = [one for one in drawn["cables"] if drawn["ends"][min(one["a"], one["b"])]["level"] == 0]
+    assert sum(one["links"] for one in of_nodes) == 2 * 1024
+    longest = max(one["limiting_s"] for one in result.summary["busiest_links"])
+    assert max(one["limits"] for one in drawn["cables"]) == pytest.approx(longest, abs=1e-6)
+
+
 def test_the_largest_cluster_is_drawn_by_kind_and_its_faults_stand_alone():
     keys = {"predictor": "roofline", "faults": [{"link": "nic[137]", "rate": "6GB/s"}, {"gpu": 4000, "slowdown": 1.2}]}
     drawn = network(simulate("topologies/fattree_3840.yaml", "workloads/gpt3.yaml", keys))["picture"]

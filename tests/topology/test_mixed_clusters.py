@@ -22,7 +22,7 @@ from clustersim.jobs.placement import place_jobs
 from clustersim.jobs.request import JobsRequest, PlacementRequest
 from clustersim.jobs.simulate import share
 from clustersim.simulation import Simulator, run
-from clustersim.topology.build import build
+from clustersim.topology.build import build, load
 from clustersim.topology.describe import describe
 
 TREE = "{kind: fat_tree, rails: optimized, radix: 16, link: {rate: 400Gb/s}}"
@@ -318,6 +318,8 @@ def test_faults_are_at_the_gpus_and_nodes_that_they_name():
     assert left.numbering.node_of(np.array([7, 8, 15])).tolist() == [0, 1, 2]
     routes = left.route(np.array([14]), np.array([0]))  # GPU 18 of the file, whose NIC is dead, to GPU 4
     assert left.link_name(routes.links[0]) == "nvlink-up[18]"
+    two_kinds = pools((2, "h100"), (2, "b200"), more="faults: [{node: 0, dead: true}]")
+    assert two_kinds.kind_of(np.arange(24)).tolist() == [0] * 8 + [1] * 16
 
 
 def test_a_cluster_of_two_widths_is_described_and_paid_node_by_node():
@@ -330,6 +332,9 @@ def test_a_cluster_of_two_widths_is_described_and_paid_node_by_node():
     assert jobs[0].gpus.tolist() == [24, 25, 26, 27]
     alike = [PlacementRequest(name, job(**SPLITS[3]), 2) for name in ("one", "other")]
     assert [len(own.gpus) for own in place_jobs(mixed, alike, "packed")] == [16, 8]
+    shipped = load("mixed_h100_nvl72_18")
+    assert (shipped.numbering.widths, shipped.gpus_per_node) == ((8, 72), 8)
+    assert shipped.gpu_summary == "128 × h100-sxm + 144 × gb200"
 
 
 @pytest.mark.parametrize("fabric", TREES)

@@ -161,6 +161,34 @@ def test_queue_pairs_carry_equal_shares() -> None:
     assert len(routes.links) == len(routes.share) == 2 + 3 * 2
 
 
+EXPLICIT = """
+cluster: {name: written, nodes: 4, node: {extends: hgx-h100, gpus: {count: 2}, nics: {count: 2}}}
+fabric:
+  kind: explicit
+  nodes: [leaf0, leaf1, spine0]
+  links:
+    - {a: "node[0]", b: leaf0, rate: 400Gb/s}
+    - {a: "node[1]", b: leaf0, rate: 400Gb/s}
+    - {a: leaf1, b: "node[2]", rate: 400Gb/s}
+    - {a: "nic[6]", b: leaf1, rate: 400Gb/s}
+    - {a: "nic[7]", b: leaf1, rate: 400Gb/s}
+    - {a: leaf0, b: spine0, rate: 400Gb/s, latency: 250ns, count: 4}
+    - {a: spine0, b: leaf1, rate: 400Gb/s, latency: 250ns, count: 4}
+"""
+
+
+def test_a_written_graph_is_the_generated_one() -> None:
+    written = build(parse(EXPLICIT))
+    generated = cluster(nodes=4, gpus=2, nics=2, tiers="[{down: 4, up: 4}, {radix: 8}]")
+    check_routes(written)
+    a, b = pairs(written)
+    mine, theirs = written.route(a, b), generated.route(a, b)
+    assert np.array_equal(mine.start, theirs.start)
+    assert mine.latency == pytest.approx(theirs.latency)
+    assert written.capacity[mine.links] == pytest.approx(generated.capacity[theirs.links])
+    assert written.counts["bisection"] == pytest.approx(generated.counts["bisection"])
+
+
 def test_a_switch_joins_all_nics_and_nodes_without_nvlink_use_pcie() -> None:
     topology = build(
         parse("cluster: {nodes: 3, node: {extends: hgx-h100, scale_up: {kind: none}}}\nfabric: {kind: switch}")
