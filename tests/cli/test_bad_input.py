@@ -85,6 +85,7 @@ COMMANDS = {
     "run C .": ".: cannot be read: Is a directory; give the path of a YAML file",
     "run C /proc/self/mem": "cannot be read",
     "run C J --out J": "is a file, not a folder; choose another place with --out",
+    "run C J --out J/x": "is a file); choose another place with --out",
     "run C J --out /proc/no/where": "cannot be written",
     "run C J --out a\\nb": "not a valid folder name",
     "show": "nothing to show; give a topology file (`clustersim schedule 1f1b` draws",

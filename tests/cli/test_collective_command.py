@@ -242,6 +242,7 @@ REFUSED = {
         "to 8 (one gets all)"
     ),
     "all_reduce --ranks 7-3": "GPUs 7-3 run backwards; write the smaller number first",
+    "all_reduce --ranks 0-2000": "GPUs 0-2000 are out of range; the cluster has 8 GPUs, 0 to 7",
     "all_reduce --ranks 0-3,2": "--ranks 0-3,2 names GPU 2 twice; write each once",
     "all_reduce --ranks 0-3 -g 2": "--gpus and --ranks both name the GPUs",
     "all_reduce --measured short.csv": "short.csv has no columns size_bytes and time_us",

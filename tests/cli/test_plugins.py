@@ -300,7 +300,7 @@ SANE = {
     "TOPOLOGY": "None",
     "PLACE": "None",
 }
-FAILS = ("1 / 0", "leave()", "mute()", "None")
+FAILS = ("1 / 0", "leave()", "mute()", "None", "'abc'", "object()", "open('/none')")
 
 
 FAULTS = "does not work here ("

@@ -184,6 +184,9 @@ ERRORS = {
     ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: 6-9}]"): (
         "jobs.yaml:1:37: jobs.0.nodes: tiny wants node 8; eight has 0 to 7"
     ),
+    ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: 6-3}]"): (
+        "jobs.yaml:1:37: jobs.0.nodes: '6-3' is not a range of nodes; write 0-7, or 0-3,8-11, the lower number first"
+    ),
     ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: '1-3,2'}]"): (
         "jobs.yaml:1:37: jobs.0.nodes: '1-3,2' names node 2 twice; write each once"
     ),

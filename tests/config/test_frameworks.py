@@ -206,6 +206,13 @@ def test_what_a_run_says_of_recomputation_is_its_frameworks_policy(name, said, m
     assert load(name).recomputation(said, "bf16") == meant
 
 
+def test_overlap_of_tensor_parallelism_is_the_most_that_a_framework_has():
+    found = {one.name: one.overlapped_tp for one in everything()}
+    assert {found[name] for name in ("nemo", "megatron-core", "megascale", "primus")} == {"ring"}
+    assert {found[name] for name in ("torchtitan", "nemo-automodel")} == {"async"}
+    assert {found[name] for name in ("megatron-2022", "nanotron", "internevo", "megatron-deepspeed")} == {"bulk"}
+
+
 def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():
     columns = {field.name for field in fields(Run)}
     found = [(one, recipe) for one in everything() for recipe in one.recipes]

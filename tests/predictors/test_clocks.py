@@ -250,3 +250,11 @@ def test_a_run_under_a_power_limit_is_slower_and_draws_less():
     assert watts[0] - watts[1] == pytest.approx(8 * 200 * 0.82 * 1.25)
     with pytest.raises(ConfigError, match=r"gpus.power_limit: write 175W to 700W"):
         simulate(NODE, JOB, {**FEW, LIMIT: "100W"})
+
+
+@pytest.mark.parametrize("watts", ["50W", "5000W"])
+def test_a_gpus_own_file_has_no_power_limit_outside_its_boards_range(watts, tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"{(gpus.FOLDER / 'h100-sxm.yaml').read_text()}\npower_limit: {watts}\n")
+    with pytest.raises(ConfigError, match=r"power_limit: write 175W to 700W"):
+        gpus.load(str(path))

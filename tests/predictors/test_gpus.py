@@ -53,9 +53,15 @@ FIELD = (  # what people train on, as they call it
     *("h100-sxm-96gb-500w", "v100-sxm3-32gb-450w"),
     *("b200", "b300", "gb200", "gb300", "mi100", "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x"),
 )
+MEASURED = (  # names that tables of measurements use
+    *("NVIDIA_H100_80GB_HBM3", "NVIDIA H100 80GB HBM3", "NVIDIA L4", "AMD Instinct MI100", "AMD Instinct MI210"),
+    *("NVIDIA A100-PCIE-40GB", "NVIDIA A100-SXM4-40GB", "NVIDIA A100 80GB PCIe", "AMD_Instinct_MI250"),
+    *("Tesla P4", "Tesla P100-PCIE-16GB", "Tesla T4", "Tesla V100-PCIE-32GB"),
+    *("a100_sxm", "h100_sxm", "h200_sxm", "l40s", "b200_sxm", "b300_sxm", "gb200"),
+)
 
 
-@pytest.mark.parametrize("name", FIELD)
+@pytest.mark.parametrize("name", (*FIELD, *MEASURED))
 def test_the_gpus_of_the_field_are_there(name):
     assert gpus.load(name).matrix_peak("fp16") > 5e12
 
