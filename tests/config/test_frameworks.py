@@ -216,7 +216,7 @@ def test_overlap_of_tensor_parallelism_is_the_most_that_a_framework_has():
 def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():
     columns = {field.name for field in fields(Run)}
     found = [(one, recipe) for one in everything() for recipe in one.recipes]
-    assert len(found) == 35
+    assert len(found) == 38
     for one, recipe in found:
         assert set(recipe.of) <= columns
         assert set(recipe.values) <= set(one.defaults)

@@ -521,12 +521,32 @@ def test_a_change_is_what_the_question_with_that_limit_finds(planner):
     open_ |= {"parallelism.sequence_parallel": True}
     relaxed, urgent = (answer(planner, PlanRequest(15e12, days, None, (open_,))) for days in (8.2, 4.0))
     week = next(one for one in changes(planner, relaxed) if one.what.startswith("a week less"))
+    fresh = replace(planner, plans={}, spaces={}, searches={})
     assert week.plan == answer(planner, week.request).plans[0][1]
+    assert week.plan.usd == pytest.approx(answer(fresh, week.request).plans[0][1].usd, rel=NEAR)
     assert week.plan.row["global_batch"] > max(relaxed.batches)
     money = next(one for one in changes(planner, urgent) if one.what.startswith("10% less money"))
     assert money.plan == answer(planner, replace(money.request, days=None)).plans[0][1]
     with pytest.raises(InputError, match=r"has one with budget=\S+ \(\d+ nodes, batches of \d+, "):
         answer(planner, replace(money.request, days=None, budget=money.request.budget / 2))
+
+
+def test_a_planner_answers_as_if_it_was_never_asked_before(planner):
+    """Bounds that one question raised, and its plans, lose no plan of another; after the time limit they still give a gap."""
+    fresh = Planner(planner.case, planner.how)
+    for days, usd, nodes, goal in (
+        (10.0, None, None, None),
+        (None, None, 16, "soonest"),
+        (30.0, None, None, "gpus"),
+        (5.0, None, None, "owned"),
+    ):
+        request = PlanRequest(1e12, days, usd, (KIND,), nodes=nodes, objective=goal)
+        warm, cold = planner.plan(request, KIND), replace(fresh, plans={}, spaces={}, searches={}).plan(request, KIND)
+        assert float(request.costs(warm.amounts)) == pytest.approx(float(request.costs(cold.amounts)), rel=NEAR)
+    late = replace(planner, stop=Stop(interruptible=False, within=0.0)).plan(
+        PlanRequest(1e12, 11.0, None, (KIND,)), KIND
+    )
+    assert late.tried == 0 and 0 <= late.gap < 0.5
 
 
 @pytest.mark.parametrize("limit", ["Ctrl-C", "time"])
