@@ -14,10 +14,12 @@ import numpy as np
 
 from clustersim.collectives.model import Group, phases
 from clustersim.config.yaml import parse, read
-from clustersim.engine.compile import Work, demand_of
+from clustersim.engine.compile import Work
 from clustersim.engine.flows import solve
-from clustersim.engine.network import folded, networks
+from clustersim.engine.groups import tenant
+from clustersim.engine.network import demand, folded, networks
 from clustersim.engine.refinement import partition
+from clustersim.engine.script import collectives
 from clustersim.engine.traffic import Family, Traffic, scarce
 from clustersim.engine.traffic import traffic as traffic_of
 from clustersim.model.sharding import zipf_shares
@@ -83,8 +85,8 @@ def rings(cluster: Topology, order: np.ndarray) -> None:
 
 def placed(cluster: Topology, work: Work) -> None:
     """Find what a job puts on links, which ranks are alike and what these see of the network."""
-    demand = demand_of([work], cluster)
-    networks(demand, folded(demand))
+    loads = demand(cluster, [tenant(work.job, cluster, work.gpus, collectives(work.scripts))])
+    networks(loads, folded(loads))
 
 
 def prepared(cluster: Topology, changes: Mapping[str, object]) -> Work:

@@ -49,7 +49,7 @@ def pass_peak(layers: Iterable[tuple[Layer, int]], *, backward: bool) -> PassPea
     for layer, count in layers:
         saved += layer.saved * count
         peaks.append(PassPeak(saved + layer.recomputed if backward else saved, layer.temporary[backward]))
-    return max(peaks, key=sum)
+    return max(peaks, key=math.fsum)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Inference is one forward pass without a key-value cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated
@@ -43,7 +44,7 @@ def job_memory(job: Job, stage: Stage, training: bool) -> Memory:
         pairs = [pair for layer, _ in stage.layers for pair in pairwise(layer.operators)]  # input and output of one
         largest = max(logits, *(before.saved + after.saved for before, after in pairs))
         return rest._replace(gradients=0.0, optimizer=0.0, activations=largest)
-    fullest = max(stage.forward_peak, stage.backward_peak, key=sum)
+    fullest = max(stage.forward_peak, stage.backward_peak, key=math.fsum)
     return rest._replace(activations=fullest.kept, workspace=fullest.temporary)
 
 

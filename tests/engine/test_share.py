@@ -274,7 +274,7 @@ SPLITS = (
 
 def execute_by_simpy(patch):
     """Let SimPy execute all jobs."""
-    patch.setattr(shared_cluster, "together", lambda jobs, _, *more: executed(jobs, "simpy", *more))
+    patch.setattr(shared_cluster, "execute_together", lambda jobs, _, *more: executed(jobs, "simpy", *more))
 
 
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -170,7 +170,7 @@ def test_the_chunk_that_runs_first_has_its_parameters_gathered_first():
     one = job(**flags, parallelism__schedule="interleaved").place(4, 8)
     rows = schedule("interleaved", 2, one.microbatches, 2)
     for script, row in zip(written(one, stages(one), rows), rows, strict=True):
-        gathered = [script.own[line.chunk] for line in script.layout.begin if line.collective]
+        gathered = [script.stages[line.chunk] for line in script.layout.begin if line.collective]
         assert list(dict.fromkeys(gathered)) == list(dict.fromkeys(a.stage for a in row if a.letter == "F"))
 
 
