@@ -62,7 +62,7 @@ EACH = 8
 MORE = 4
 """Growth of the next group of sizes."""
 ROUNDS = 8
-"""Number of groups of sizes after which a search with a plan ends."""
+"""Number of groups of sizes after which a search with a plan ends; half of it where plans are known at its beginning."""
 NETWORKED = ("owned", "energy")
 """Objectives to which the network of a cluster adds, which is larger per node on some numbers of nodes."""
 
@@ -243,7 +243,7 @@ class Planner:
         """
         request, sizes, refined, rounds, count = state.request, state.space.sizes, set[tuple[int, int]](), 0, FIRST
         cluster, level = self.clusters(state.kind), self._level(state)
-        closed = np.zeros(len(sizes.seconds), bool)
+        closed, most_rounds = np.zeros(len(sizes.seconds), bool), ROUNDS // 2 if state.plans else ROUNDS
         while True:
             amounts = self._amounts(request, state.kind, cluster, sizes.load, sizes.seconds * level)
             bounds = np.where(np.isinf(sizes.seconds), math.inf, request.costs(amounts))
@@ -254,7 +254,7 @@ class Planner:
             most = float(request.costs(best.amounts)) * (1 - NEAR) if best else math.inf
             open_ = ~closed & (bounds <= most) & (bounds < math.inf)
             group = np.lexsort((bounds, sizes.ranks // EACH, ~open_))[: min(count, open_.sum())]
-            last = not len(group) or (best and rounds == ROUNDS)
+            last = not len(group) or (best and rounds >= most_rounds)
             if best and (last or state.bound > most / 2) and (best.nodes, best.row["global_batch"]) not in refined:
                 self._on(state, best, refined)
                 continue
