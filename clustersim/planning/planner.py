@@ -230,6 +230,12 @@ class Planner:
         state = _PlanSearch(request, kind, space, show, self.stop, known)
         with self.stop.ended_by_interrupt(state.best):
             self._refine(state)
+            if request.limited and state.best() is None and not self.stop.due:
+                for name in request.limited:  # the full search on its nodes may bring a plan within the limit
+                    self.plan(request.relaxed([name]), *kinds)
+                state.plans = [self.as_plan(request, *step) for step in space.best.values()]
+                if state.best():
+                    self._refine(state)
         plan = state.best()
         if not self.stop.due:  # otherwise a later search may find a better one
             self.plans[key] = plan

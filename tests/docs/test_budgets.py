@@ -45,7 +45,7 @@ NOT_YET = {
     "config": 3_020,
     "model": 3_770,
     "convert": 4_734,
-    "optimization, planning, sweeps, explain, costs": 7_794,
+    "optimization, planning, sweeps, explain, costs": 7_800,
     "figures, pages, serve": 3_662,
     "calibration": 818,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_254,
