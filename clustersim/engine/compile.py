@@ -291,7 +291,7 @@ class _Binder:
 
 
 EquivalentCells = tuple[tuple[int, int], ...]
-"""For each of several groups, its entry of `Network.equivalent_cells`."""
+"""Entries of `Network.equivalent_cells` for several groups."""
 
 
 @dataclass(frozen=True, slots=True)

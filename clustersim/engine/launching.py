@@ -1,4 +1,4 @@
-"""How a job's host launches the passes of its GPUs: in time, late, or only after a wait for the GPU."""
+"""Kernel launches of a job's host: in time, late, or only after a wait for the GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Seconds = Mapping[Kernel, float]
 
 
 class Launching(NamedTuple):
-    """How the host launches the passes of a job."""
+    """Mode and start of the kernel launches of a job's host."""
 
     mode: Literal["prompt", "synchronised", "ahead"]
     """prompt: launches are in time, except those of a step's first kernels. synchronised: launches begin when a pass begins, as
@@ -39,7 +39,7 @@ class Launching(NamedTuple):
 
 
 def launching(job: Job, scripts: Sequence[Program], seconds: Sequence[Seconds], hosts: Sequence[Launcher]) -> Launching:
-    """Return how the host launches the passes of `scripts`.
+    """Return the launch mode of the host for the passes of `scripts`, and the start of the first launch.
 
     seconds, hosts: kernel seconds and launcher for each node type, with empty seconds for unused types; hosts is () if launches
     never delay a kernel.

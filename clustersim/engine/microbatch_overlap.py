@@ -23,7 +23,7 @@ Turn = tuple[StepKey, Action]
 
 
 class Pairing(NamedTuple):
-    """How a backward pass and the forward pass right after it overlap; false if they do not."""
+    """Overlap of each backward pass with the forward pass right after it; false without overlap."""
 
     exchanges: Mapping[tuple[str, int], int] = {}
     """{(letter, chunk): number of exchanges at which the pass is cut}"""
@@ -73,7 +73,7 @@ def _side_by_side(backward: int, forward: int, pairing: Pairing) -> Iterator[tup
 
 
 def launched_between(key: tuple[str, int, int, int]) -> int:
-    """Return how many exchanges of the overlapping pass are launched between the exchange before a part and the part.
+    """Return the number of exchanges of the other pass that are launched between the exchange before a part and the part itself.
 
     key: letter, chunk, index of the part, and number of exchanges of the overlapping pass.
     """

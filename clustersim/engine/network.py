@@ -23,7 +23,7 @@ from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
 GroupKind = tuple[int, ...] | CommunicatorShape
-"""What a collective's plan depends on besides its family: the node types of the group, as indices into `Topology.kinds`, () in a
+"""Kind of a group, which determines the plan of a collective in its family: node types as indices into `Topology.kinds`, () in a
 cluster of one type; for a message, the shape of its communicator."""
 GroupPlans = Mapping[GroupKind, CollectivePlan]
 """{kind of group: plan of the collective}"""
@@ -196,7 +196,7 @@ class Demand(NamedTuple):
 
 
 class _TrafficKey(NamedTuple):
-    """What the traffic of a variant depends on, besides its family and operation."""
+    """Cache key of the traffic of a variant within its family and operation."""
 
     phases: tuple[Phase | AllPairs, ...]
     rate: float

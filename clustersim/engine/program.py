@@ -182,7 +182,7 @@ class Layout:
     finish: tuple[Task, ...] = ()
     """Tasks after the passes."""
     pairing: Pairing = ALONE
-    """Which passes run in parts, interleaved."""
+    """Passes that run in parts, interleaved."""
 
     @cached_property
     def parts(self) -> dict[TemplateKey, tuple[Task, ...]]:

@@ -26,7 +26,7 @@ class Waits(NamedTuple):
     rank: Ints
     """Rank cell that waits."""
     kind: Ints
-    """What the wait is for, as an index into `kinds`."""
+    """Awaited message or stream, as an index into `kinds`."""
     stage: Ints
     """Global stage that a message is for; -1 for other waits."""
     microbatch: Ints

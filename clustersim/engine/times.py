@@ -106,7 +106,7 @@ class Tasks:
         return seconds
 
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
-        """Return the same tasks with other kernel seconds.
+        """Return a copy of the tasks, timed with new kernel seconds.
 
         seconds: for each node type, as in `Work.seconds`. speeds: {speed: speed that replaces it}.
         """
@@ -196,7 +196,7 @@ class LoopJob(NamedTuple):
     """Rows (compute, launched, overlapped, share, end of computation, end of flow) of the segments of `held` (segments, 6). The
     first four are as in Segment; the ends are in seconds from the start of the activity on an idle fabric."""
     losses: Losses
-    """What communication takes from computation of the same rank."""
+    """SMs and memory bandwidth that communication takes from computation of the same rank."""
     held: HeldLinks
     """Kind of each slot, and the links of each kind."""
 

@@ -20,7 +20,7 @@ FORMS: dict[str, tuple[str, dict[str, None]]] = {
 }
 """{suffix: (matplotlib's format, metadata to omit, so that equal pictures have equal bytes)}"""
 MATPLOTLIB = "a PNG or PDF", "write a name that ends in .svg"
-"""What needs matplotlib, and how to do without it."""
+"""File formats that need matplotlib, and the remedy for a message where it is not installed."""
 _DOTS = 200
 """Dots per inch. An SVG pixel is 1/100 inch, so two dots."""
 _POINTS = 72 / 100

@@ -53,7 +53,7 @@ class ShardedModel:
     wide_gradients: bool = False
     """Whether weight gradients of experts are computed in fp32 and cast, if `training.precision` is narrow."""
     ring: str = "fused"
-    """How context-parallel ranks with `cp_type: p2p` exchange keys and values: a value of `frameworks.table.RingKind`."""
+    """Kind of exchange of keys and values in a ring (`cp_type: p2p`): a value of `frameworks.table.RingKind`."""
     redistributes: bool = False
     """Whether eager gathers and scatters along the sequence need a copy into the order of its tokens."""
 

@@ -27,7 +27,7 @@ MEASURES = {
 
 
 def why(best: Row, other: Row, goal: str = "soonest") -> str:
-    """Return how much more of the minimized quantity a row takes than the best, and its largest differences by part.
+    """Return the excess of a row over the best in the minimized quantity, and the largest differences by part, in words.
 
     goal: as in `objective`. Seconds are for as many tokens as the best has per step, dollars and kWh for 10^12 tokens.
     """

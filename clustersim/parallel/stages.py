@@ -213,11 +213,11 @@ class Stage:
         return tuple(used)
 
     def owned(self, op: Operator) -> int:
-        """Return how many trained parameters an operator adds to this stage; a table that the head reuses counts once."""
+        """Return the trained parameters that an operator adds to this stage; a table that the head reuses counts once."""
         return op.parameters - (self.reused if op.name == LOGITS and op.parameters else 0)
 
     def frozen_in(self, op: Operator) -> int:
-        """Return how many frozen weights an operator adds to this stage; a table that the head reuses counts once."""
+        """Return the frozen weights that an operator adds to this stage; a table that the head reuses counts once."""
         return op.frozen - (self.reused if op.name == LOGITS and op.frozen else 0)
 
     def recomputed(self, layer: Layer) -> dict[int, Steps]:

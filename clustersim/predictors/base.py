@@ -28,7 +28,7 @@ class Scope(NamedTuple):
     subject: str
     """Data type and kind, such as `fp32 linear`."""
     method: str
-    """How the kernels are forecast, in words; the predictor's name if it is a trained model."""
+    """Method of the forecast, in words; the predictor's name if it is a trained model."""
     error: float | None
     """Mean absolute relative error on held-out kernels, 0.15 for 15 %; None if not measured."""
     samples: int

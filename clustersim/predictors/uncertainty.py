@@ -96,7 +96,7 @@ class Margin(NamedTuple):
     high: float | None
     """Upper end in seconds; None if unknown."""
     note: str
-    """Which errors the interval contains."""
+    """Errors that the interval contains, in words."""
 
 
 class Bounds(NamedTuple):

@@ -72,7 +72,7 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 
 
 def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -> dict[str, Any]:
-    """Return what `schedule_text` shows as data: {`makespan_units`: …, `in_flight_by_rank`: [peak microbatches], …}.
+    """Return the figures of a schedule as JSON data: {`makespan_units`: …, `in_flight_by_rank`: [peak microbatches], …}.
 
     Times are in units of a forward pass. Raises InputError for unsupported sizes.
     """

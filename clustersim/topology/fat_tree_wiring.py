@@ -216,7 +216,7 @@ def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves:
 
 
 def _pod(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: int) -> int:
-    """Return how many groups of tier t - 1 a pod of tier `t` joins; the top tier must join all `groups`, else ConfigError."""
+    """Return the number of groups of tier t - 1 in a pod of tier `t`; the top tier must join all `groups`, else ConfigError."""
     pod = spec.tiers[t].pod
     if t < len(tiers) - 1:
         return min(pod or tiers[t].down, groups)

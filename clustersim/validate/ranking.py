@@ -117,7 +117,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return how often the verdict on memory was right, for runs that ran and runs that crashed; None without crashes.
+    """Return the counts of right verdicts on memory, and the errors of peak memory as fractions; None if no run crashed.
 
     A crash may have other causes, so a crashed run that should fit does not prove an error.
     """

@@ -29,7 +29,7 @@ TORCH = {
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where tensors are, and the values of every row: names of GPU, torch and CUDA; `l2` and `memory` in bytes."""
+    """Device of the tensors, and the values of every row: names of GPU, torch and CUDA; `l2` and `memory` in bytes."""
 
     kind: str
     gpu: str

@@ -21,7 +21,7 @@ SPLIT: Annotated[float, Declared(chosen_on="not recorded; attention of 7 GPUs: 8
 
 
 class Design(NamedTuple):
-    """How a library lays out attention on one architecture: blocks of queries, steps of keys, and overlap."""
+    """Layout of a library's attention kernels on one architecture: blocks of queries, steps of keys, and overlap."""
 
     rows: float
     """Number of queries per block for head dimensions above `narrow`."""
