@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import stat
@@ -91,6 +92,12 @@ def read_table(path: str | Path, what: str = "a CSV table") -> bytes:
         return read_bytes(path, what, TABLE).removeprefix(b"\xef\xbb\xbf")
     except InputError as error:
         raise DataError(str(error)) from error
+
+
+def packaged_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV table of the package, each {column: text}."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def decoded(raw: bytes, path: str | Path, what: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.files import packaged_rows
 from clustersim.predictors import weights_file
 from clustersim.predictors.kinds.neusight.vector import CLASSES, MEMORIES
 from clustersim.predictors.mlp import Parameters
@@ -49,11 +49,9 @@ CONVERSIONS: dict[str, Callable[[float], float]] = {
 
 def _meanings() -> dict[str, Meaning]:
     """Return {parameter: its conversion and meaning}, of `learned_constants.csv`."""
-    with Path(__file__).with_name("learned_constants.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     return {
         row["constant"]: Meaning(row["unit"], row["meaning"], float(row["scale"]), CONVERSIONS[row["conversion"]])
-        for row in rows
+        for row in packaged_rows(Path(__file__).with_name("learned_constants.csv"))
     }
 
 

@@ -6,7 +6,6 @@ NeuSight's traces on A100-40GB, V100, P100 and T4.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
+from clustersim.files import packaged_rows
 from clustersim.single_gpu import prices
 from clustersim.single_gpu.memory import traced_memory
 from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
@@ -27,21 +27,15 @@ if TYPE_CHECKING:
 Price = Callable[[str, Sequence[Tensor], Sequence[Tensor]], KernelList]
 
 
-def _table(name: str) -> list[dict[str, str]]:
-    """Return the rows of a file beside this one."""
-    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def _prices() -> dict[str, Price]:
     """Return {ATen name: function that prices a call}, of `operators.csv`: by its rows of `kernels.csv`, or of that name."""
     rows = defaultdict[str, list[dict[str, str]]](list)
-    for row in _table("kernels.csv"):
+    for row in packaged_rows(Path(__file__).with_name("kernels.csv")):
         rows[row["law"]].append(row)
     laws: dict[str, Price] = {law: partial(prices.tabled, tuple(of)) for law, of in rows.items()}
     return {
         op: laws.get(row["kernels"]) or getattr(prices, row["kernels"])
-        for row in _table("operators.csv")
+        for row in packaged_rows(Path(__file__).with_name("operators.csv"))
         for op in row["operators"].split()
     }
 

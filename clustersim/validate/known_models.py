@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config.overrides import scalar
+from clustersim.files import packaged_rows
 from clustersim.validate.runs import Refusal, Run
 
 TABLE = Path(__file__).parent / "known_models.csv"
@@ -132,11 +132,10 @@ def _parts(text: str) -> tuple[str, ...]:
 def _table() -> Mapping[tuple[str, ...], KnownModel]:
     """Return {words of a name: known model}."""
     result: dict[tuple[str, ...], KnownModel] = {}
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            names, more = row.pop("model").split("|"), row.pop("more")
-            pairs = (part.partition("=") for part in (more or "").split(";") if part.strip())
-            keys = {key.strip(): scalar(key.strip(), value.strip()) for key, _, value in pairs}
-            columns = {name: int(text) if text.isdigit() else text for name, text in row.items() if text}
-            result |= {_parts(name): KnownModel(names[0], columns, keys) for name in names}
+    for row in packaged_rows(TABLE):
+        names, more = row.pop("model").split("|"), row.pop("more")
+        pairs = (part.partition("=") for part in (more or "").split(";") if part.strip())
+        keys = {key.strip(): scalar(key.strip(), value.strip()) for key, _, value in pairs}
+        columns = {name: int(text) if text.isdigit() else text for name, text in row.items() if text}
+        result |= {_parts(name): KnownModel(names[0], columns, keys) for name in names}
     return result

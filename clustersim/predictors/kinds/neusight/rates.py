@@ -7,7 +7,6 @@ operation for which only a rate is published.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -16,6 +15,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
+from clustersim.files import packaged_rows
 from clustersim.predictors.features import Columns, Flags, spread
 
 LANES = 64
@@ -33,33 +33,32 @@ class Rate(NamedTuple):
     """Publication and GPUs."""
 
 
-def _rates(table: str) -> dict[str, Rate]:
-    """Return {operation: constant} of a table in `rates.csv`."""
-    with Path(__file__).with_name("rates.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"] == table]
-    return {
-        op: Rate(float(row["value"]), float(row["error"]) if row["error"] else None, row["source"])
-        for row in rows
-        for op in row["operations"].split()
-    }
+def _rates() -> dict[str, dict[str, Rate]]:
+    """Return {table: {operation: constant}} of `rates.csv`."""
+    tables: dict[str, dict[str, Rate]] = {}
+    for row in packaged_rows(Path(__file__).with_name("rates.csv")):
+        rate = Rate(float(row["value"]), float(row["error"]) if row["error"] else None, row["source"])
+        tables.setdefault(row["table"], {}).update(dict.fromkeys(row["operations"].split(), rate))
+    return tables
 
 
+_RATES = _rates()
 INSTRUCTIONS: Annotated[
     dict[str, Rate], Declared("slots/element", "vidur (A100, H100); aiconfigurator; NeuSight; an H100; an H200")
-] = _rates("instructions")
+] = _RATES["instructions"]
 """Issue slots per element of PyTorch's gather of rows, its kernels on slices and rows spread over heads, and kernels of inference
 servers, which process one value at a time."""
 NARROW: Annotated[dict[str, Rate], Declared("slots/element", "estimate-train-time (A100); Liger-Kernel (B200)")] = (
-    _rates("narrow")
+    _RATES["narrow"]
 )
 """Issue slots per element of PyTorch's 16-bit kernels, which convert values, take exponentials and do not reach the bandwidth."""
 PER_BYTE: Annotated[dict[str, Rate], Declared("slots/B", "SimuMax (A100 PCIe, B200); Liger-Kernel (A100, H100)")] = (
-    _rates("per_byte")
+    _RATES["per_byte"]
 )
 """Issue slots per byte of the parts of the cross-entropy over the vocabulary and of an eager RMSNorm, which broadcast a value."""
-SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200); estimate-train-time; H100")] = _rates(
+SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200); estimate-train-time; H100")] = _RATES[
     "share"
-)
+]
 """Share of the bandwidth that kernels reach, for operations that instruction counts do not explain."""
 _FUSED = ("rmsnorm", "layernorm", "swiglu", "rope", "cast")
 """Operations of fused training kernels."""
