@@ -107,9 +107,8 @@ def plan(
         output.say(*_lines(result, command, workload.stem, "ended early: " if stop.due else ""), str(near["said"]), "")
         others: list[Change] = []
         for change in changes(planner, result) if output.out or output.as_json or not output.quiet else ():
-            if line := _change_text(
-                result.request, result.plans[0][1], change
-            ):  # a plan is shown while others are searched
+            line = _change_text(result.request, result.plans[0][1], change)
+            if line:  # a plan is shown while others are searched
                 output.say(f"  {line}" if others else f"what a change is worth:\n  {line}")
             others.append(change)
         if output.out or output.as_json:

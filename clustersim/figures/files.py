@@ -19,8 +19,8 @@ FORMS: dict[str, tuple[str, dict[str, None]]] = {
     ".pdf": ("pdf", {"CreationDate": None, "Producer": None, "Creator": None}),
 }
 """{suffix: (matplotlib's format, metadata to omit, so that equal pictures have equal bytes)}"""
-MATPLOTLIB = "a PNG or PDF", "write a name that ends in .svg"
-"""File formats that need matplotlib, and the remedy for a message where it is not installed."""
+PICTURES, OTHERWISE = "a PNG or PDF", "write a name that ends in .svg"
+"""File formats that need matplotlib, and the remedy in a message where it is not installed."""
 _DOTS = 200
 """Dots per inch. An SVG pixel is 1/100 inch, so two dots."""
 _POINTS = 72 / 100
@@ -31,7 +31,7 @@ _FONTS = {"Helvetica": 1.0, "Arial": 1.0, "Liberation Sans": 1.0, "Nimbus Sans":
 
 def image(canvas: Canvas, ending: str) -> bytes:
     """Return the bytes of a picture as `.png` (two dots per pixel) or `.pdf`. Raises InputError if matplotlib is missing."""
-    need("matplotlib", *MATPLOTLIB)
+    need("matplotlib", PICTURES, OTHERWISE)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(canvas.width / 100, canvas.height / 100), facecolor=PAPER)
@@ -84,7 +84,7 @@ def check(option: str, path: Path, inputs: Iterable[Path] = ()) -> None:
     """Raise InputError if no picture can be written to `path`. `option` names the path in the message."""
     writing.check_output(option, path, ENDINGS, inputs)
     if path.suffix.lower() in FORMS:
-        need("matplotlib", *MATPLOTLIB)
+        need("matplotlib", PICTURES, OTHERWISE)
 
 
 def write(path: Path, canvas: Canvas) -> None:

@@ -257,7 +257,7 @@ def _table(frame: pl.DataFrame) -> str:
 
 def png_available() -> None:
     """Raise InputError if matplotlib is not installed."""
-    need("matplotlib", files.MATPLOTLIB[0], "leave --png out: the page has the same plots")
+    need("matplotlib", files.PICTURES, "leave --png out: the page has the same plots")
 
 
 def write_png(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:

@@ -67,7 +67,6 @@ class PassSeconds(NamedTuple):
 class LayerSteps(NamedTuple):
     """Kernels and collectives of a layer for one microbatch."""
 
-    layer: Layer
     forward: Counter[Kernel | Waited]
     backward: Counter[Kernel | Waited]
     weights: Counter[Kernel | Waited]
@@ -82,7 +81,7 @@ class LayerSteps(NamedTuple):
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """Distinct kernels of both passes."""
-        return tuple({item: None for part in self[1:3] for item in part if isinstance(item, Kernel)})
+        return tuple({item: None for part in self[:2] for item in part if isinstance(item, Kernel)})
 
 
 class LayerTimes:
@@ -103,14 +102,12 @@ class LayerTimes:
         ready = Counter(
             _only_kernels(i for op in layer.operators[last:] for i in (*op.backward_input, *op.backward_weight))
         )
-        return LayerSteps(layer, forward, backward, weights, inputs, read, ready)
+        return LayerSteps(forward, backward, weights, inputs, read, ready)
 
     def seconds(self, job: Job, layer: LayerSteps, hidden: Collection[str] = ()) -> PassSeconds:
         """Return the least seconds of the passes of one layer. hidden: groups whose collectives some overlap may hide."""
         least = self._least(job, layer, hidden)
-        forward, backward, weights, inputs, *ends = (
-            math.fsum(n * least[i] for i, n in part.items()) for part in layer[1:7]
-        )
+        forward, backward, weights, inputs, *ends = (math.fsum(n * least[i] for i, n in part.items()) for part in layer)
         left_out = EXCHANGE in hidden
         apart, exchanged, waits = left_out or job.parallelism.overlap.ep == "microbatch", [0.0, 0.0], [0.0, 0.0]
         for index, part in enumerate((layer.forward, layer.backward) if apart else ()):

@@ -45,7 +45,7 @@ from clustersim.sweeps.legal import (
 from clustersim.sweeps.space import NODES, SCHEDULE, VPP, Point, SweepSpace
 
 RECOMPUTE, ZERO, DP = KEYS["recompute"], KEYS["zero"], KEYS["dp"]
-TP, CP, PP, EP, EXPERT_TP = KEYS["tp"], KEYS["cp"], KEYS["pp"], KEYS["ep"], "parallelism.expert_tp"
+CP, PP, EP, EXPERT_TP = KEYS["cp"], KEYS["pp"], KEYS["ep"], "parallelism.expert_tp"
 MICRO_BATCH, BATCH = KEYS["micro_batch"], KEYS["global_batch"]
 ORDERS = (ZERO, SCHEDULE, VPP, EP_OVERLAP)
 TRAFFIC_KEYS = (GRAD_REDUCE, PARAM_GATHER, P2P)

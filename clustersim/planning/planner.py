@@ -226,14 +226,16 @@ class Planner:
         def show(_: int, left: int, gap: float | None) -> None:
             self.show(sought, len(self.shared.rows), left)
 
-        known = [self.as_plan(request, *step) for step in space.best.values()]
-        state = _PlanSearch(request, kind, space, show, self.stop, known)
+        def known() -> list[TrainingPlan]:
+            return [self.as_plan(request, *step) for step in space.best.values()]
+
+        state = _PlanSearch(request, kind, space, show, self.stop, known())
         with self.stop.ended_by_interrupt(state.best):
             self._refine(state)
-            if request.limited and state.best() is None and not self.stop.due:
+            if state.best() is None and not self.stop.due:
                 for name in request.limited:  # the full search on its nodes may bring a plan within the limit
                     self.plan(request.relaxed([name]), *kinds)
-                state.plans = [self.as_plan(request, *step) for step in space.best.values()]
+                state.plans = known()
                 if state.best():
                     self._refine(state)
         plan = state.best()
@@ -325,7 +327,7 @@ class Planner:
                 self.levels.setdefault(key, 1.0)
         return self.levels.get(key, 1.0)
 
-    def _wanted(self, request: PlanRequest, kind: Point, times: float, most: float = math.inf) -> Objective:
+    def _wanted(self, request: PlanRequest, kind: Point, times: float, most: float) -> Objective:
         """Return the objective of `request`, for step times multiplied by `times`; its value is infinite above `most`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
@@ -342,12 +344,12 @@ class Planner:
         size = topology.gpus / topology.nodes
         gpus, replicas = np.atleast_1d(load.gpus), np.atleast_1d(load.replicas)
         nodes = np.ceil(gpus / size)
-        counts, places = np.unique(nodes, return_inverse=True)
         each = np.stack([gpus, nodes, replicas], axis=1).astype(int).tolist()
         shares = [self.share(request, *numbers) for numbers in each]
         share, spares = np.array([(goodput.share, goodput.spares) for goodput in shares], float).reshape(-1, 2).T
         days = _days(request, load.tokens, seconds, share)
         if request.goal in NETWORKED:
+            counts, places = np.unique(nodes, return_inverse=True)
             each_size = np.array([self.rates(kind, int(count))[:3] for count in counts], float) / counts[:, None]
             usd, owned, power = each_size[places].T
         else:
