@@ -183,21 +183,21 @@ class Preparation:
         """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError."""
 
         def compute() -> list[Memory]:
-            moments = self._moments_of(job)
-            return peaks(job, self.parts(job), moments)
+            order = self._moments_of(job)
+            return peaks(job, self.parts(job), order)
 
         return self._jobs["peaks"].once(self.structure(job), compute)
 
     def _moments_of(self, job: Job) -> Moments:
-        """Return the memory of a placed job at the moments of its passes where it may peak. Raises ConfigError."""
+        """Return the moments of a placed job's schedule at which its memory may peak. Raises ConfigError."""
         split, paired = job.parallelism, job.pipeline.paired
         enough = schedules.peak_microbatches(split.schedule, split.pp, job.microbatches, split.vpp)
-        question = split.schedule, split.pp, enough, split.vpp, paired
+        question = rows(job, enough), paired
 
-        def computed() -> Moments:
+        def compute() -> Moments:
             return moments(memory_order(tuple(rank.row for rank in self.schedule(job, enough).rows), paired))
 
-        return self._jobs["moments"].once(question, computed)
+        return self._jobs["moments"].once(question, compute)
 
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
         """Raise OutOfMemoryError if a placed job needs more memory than allowed on `gpus`, one per rank (default: the first).
@@ -245,10 +245,8 @@ class Preparation:
         """Return the work of a placed job with its ranks on `gpus`. Raises ConfigError."""
         written = self.written(job)
         used, none = self.kinds(gpus), dict[Kernel, float]()
-        taken, gpu = (
-            job.communication_sms or 0,
-            min((self.cluster.kinds[kind].gpu for kind in used), key=lambda gpu: gpu.sms),
-        )
+        taken = job.communication_sms or 0
+        gpu = min((self.cluster.kinds[kind].gpu for kind in used), key=lambda gpu: gpu.sms)
         if taken >= gpu.sms:
             what = f"{taken} leave none of the {gpu.sms} SMs of {gpu.name} to passes; write fewer, or nccl"
             raise job.error("parallelism.overlap.sms", what)

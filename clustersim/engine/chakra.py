@@ -274,7 +274,7 @@ class _TraceBinder:
         messages = self.groups.messages[key]
         if received[key] == len(messages):
             raise InputError(
-                f"rank {rank}: node {node.id} ({node.name}) receives from rank {peer} what that never sends"
+                f"rank {rank}: node {node.id} ({node.name}) receives a message that rank {peer} never sends"
             )
         family, number, size = messages[received[key]]
         received[key] += 1
@@ -301,7 +301,7 @@ class _TraceBinder:
         """Return a sentence for each assumption that was made, with the number of its nodes or dependencies."""
         counts = {
             f"computations take what their FLOP ({PRECISION}) and bytes need at least on the GPU": self.guessed,
-            "computations say neither FLOP nor bytes and take as long as the traces say": self.timeless,
+            "computations have neither FLOP nor bytes and keep the times of the traces": self.timeless,
             "dependencies are on nodes that are not there, and count as met": self.absent,
             "loads and stores of remote memory take as long as the traces say": self.memory,
         }

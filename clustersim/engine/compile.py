@@ -194,6 +194,11 @@ def _plan(work: Work, placed: Tenant, network: Network) -> Plan:
     return Plan(programs, role, groups, activities.activities, does, network, ranks.first, ranks.size, work.hosts)
 
 
+def group_key(call: Collective) -> str:
+    """Return the key in `Plan.groups` of the groups that run a collective, or that send a message."""
+    return f"{call.group}/send" if call.op == "send" else call.group
+
+
 def cells_of(families: Iterable[Family], network: Network) -> dict[str, Ints]:
     """Return {family: group cell of every rank cell, -1 for none}, with keys `family/send` and `family/receive` for messages."""
     ranks, result = network.cells.ranks, {}
@@ -286,8 +291,7 @@ class _Binder:
 
     def transfers(self, call: Collective) -> list[int]:
         """Return the activity of a collective or message for each rank cell."""
-        groups = self.groups[f"{call.group}/send" if call.op == "send" else call.group]
-        return self.activities.transfers(call, groups[self.cells].tolist())
+        return self.activities.transfers(call, self.groups[group_key(call)][self.cells].tolist())
 
 
 EquivalentCells = tuple[tuple[int, int], ...]
@@ -382,9 +386,8 @@ class Activities:
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
         """Return the shares of SMs and memory bandwidth that a call in group cell `cell` takes from overlapping passes."""
-        if call.group in DIRECTIONS or (
-            self.sms == 0 and self.memory == 0.0
-        ):  # copies to and from hosts use copy engines
+        # copies to and from hosts use copy engines
+        if call.group in DIRECTIONS or (self.sms == 0 and self.memory == 0.0):
             return 0.0, 0.0
         plan, gpus = self.network.plan(call, cell), [kind.gpu for kind in self.network.topology.kinds]
         sms = plan.channels if self.sms is None else self.sms

@@ -266,9 +266,8 @@ class Fabric:
         if tight:
             # all activities on a link that may be overfilled now run segment by segment, sleeping ones from here on
             for holder in dict.fromkeys(chain(*(self.holders[link] for link in tight))):
-                if (
-                    holder.timer is not None
-                ):  # else it is awake already, maybe because of an activity started a moment ago
+                # others are awake already, maybe because of an activity started a moment ago
+                if holder.timer is not None:
                     holder.timer.callbacks.clear()
                     holder.timer = None
                     follow(self._run_segments(holder))

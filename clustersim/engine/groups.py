@@ -39,10 +39,7 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
     by_name: dict[str, dict[Collective, None]] = {}
     for collective in collectives:
         by_name.setdefault(collective.group, {})[collective] = None
-    ops = tuple(
-        (name, tuple(dict.fromkeys(collective.op for collective in job_families)))
-        for name, job_families in by_name.items()
-    )
+    ops = tuple((name, tuple(dict.fromkeys(call.op for call in calls))) for name, calls in by_name.items())
     split = job.parallelism
     algorithms = tuple((key, plugins.spelled(ROOM, name)) for key, name in split.algorithms if name != NCCL)
     gathers_after_update = not split.overlap.param_gather

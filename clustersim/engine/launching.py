@@ -56,7 +56,7 @@ def launching(job: Job, scripts: Sequence[Program], seconds: Sequence[Seconds], 
 
 
 def _start(script: Program, seconds: Seconds, host: Launcher) -> float | None:
-    """Return by how many seconds the host delays a rank's first pass; None if it may delay later passes too.
+    """Return the seconds by which the host delays a rank's first pass; None if it may delay later passes too.
 
     A host that waits for its GPU inside passes may delay all of them. Otherwise, if no pass takes longer to launch than to run,
     the host's lead after the first pass only grows, and a pass waits only if its delay exceeds that lead.

@@ -46,7 +46,8 @@ def moments(schedule: Schedule, every: bool = False) -> Moments:
     """Return the distinct moments of a legal schedule at which memory may peak; with `every` one moment per action."""
     # columns over all actions, rank after rank
     rows = list(map(ActionRow.of, schedule))
-    rank = np.repeat(np.arange(len(rows)), [*map(len, rows)])
+    start = offsets(np.array([*map(len, rows)], np.int64))
+    rank = np.arange(len(rows)).repeat(lengths(start))
     stage, letter = (np.concatenate([getattr(row, name) for row in rows]) for name in ("stage", "letter"))
     forward, backward, number = letter == FORWARD, (letter == BACKWARD) | (letter == WEIGHTS), np.arange(len(rank))
     stages = stage.max(initial=-1) + 1
@@ -54,7 +55,6 @@ def moments(schedule: Schedule, every: bool = False) -> Moments:
     at = place[rank * stages + stage] - place[rank * stages]
     change = np.zeros((len(rank), at.max(initial=-1) + 1), np.int64)
     change[number, at] = forward.astype(np.int64) - backward
-    start = offsets(np.array([len(row) for row in schedule]))
     flight = np.zeros((len(rank) + 1, change.shape[1]), np.int64)
     change.cumsum(axis=0, out=flight[1:])
     kept = flight[1:] - flight[start[:-1]][rank] + (change < 0)  # a microbatch is in flight in its last pass too

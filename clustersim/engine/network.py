@@ -102,10 +102,8 @@ class Network:
                 launch = plan.latency if plan.latency is not None else self.topology.launch if plan.phases else 0.0
                 for latency, bound, start, loads in phases[kinds[cell]]:
                     hops = latency[cell] if plan.latency is None else 0.0
-                    rows, rate = (
-                        slice(start[cell], start[cell + 1]),
-                        plan.rate if plan.rate < bound[cell] else bound[cell],
-                    )
+                    rows = slice(start[cell], start[cell + 1])
+                    rate = plan.rate if plan.rate < bound[cell] else bound[cell]
                     flows += (Flow(call.group, launch + hops, call.size, rate, loads.link[rows], loads.weight[rows]),)
                     launch = 0.0
                 flows_of_cell[cell] = tuple(flows)
@@ -381,11 +379,10 @@ def _phases(
     topology: Topology, job: int, tenant: Tenant, traffic_keys: Mapping[Variant, _TrafficKey]
 ) -> Mapping[Variant, tuple[Traffic, ...]]:
     """Return the traffic of each variant of job number `job`, without the latency of hops where its protocol has its own."""
-    families = {family.name: family for family, _ in tenant.families}
+    families = {f.name: (f, _of_job(f._replace(ranks=tenant.gpus[f.ranks]), job)) for f, _ in tenant.families}
     result = {}
     for v, key in traffic_keys.items():
-        family = families[v[0]]
-        on_gpus = _of_job(family._replace(ranks=tenant.gpus[family.ranks]), job)
+        family, on_gpus = families[v[0]]
         parts = traffic(topology, on_gpus, v[1], key.phases, key.hops)
         rate: Floats | float = key.rate
         if key.messages:

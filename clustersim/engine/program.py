@@ -239,12 +239,12 @@ class Program(NamedTuple):
         A special template replaces the usual one of the first action of a forward pass, and of the last action of others.
         """
         layout, stages, row = self.layout, self.stages, ActionRow.of(self.row)
-        codes = [{letter: stage * len(LETTERS) + code for code, letter in enumerate(LETTERS)} for stage in stages]
+        codes: list[dict[str, int]] = [
+            {letter: stage * len(LETTERS) + code for code, letter in enumerate(LETTERS)} for stage in stages
+        ]
         if layout.pairing:
-            number, parts = (
-                {key: index for index, key in enumerate(layout.steps, 1)},
-                turns(row, stages, layout.pairing),
-            )
+            number = {key: index for index, key in enumerate(layout.steps, 1)}
+            parts = turns(row, stages, layout.pairing)
             row, order = ActionRow.of([action for _, action in parts]), np.array([number[key] for key, _ in parts])
         else:
             template = np.empty(len(LETTERS) * (1 + max(stages)), np.int64)

@@ -162,10 +162,8 @@ def _mix(x: Colours) -> Colours:
     """Return 64-bit values scrambled by the finalizer of splitmix64 (Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     high = x >> np.uint64(30)
-    for factor, shift in (
-        (0xBF58476D1CE4E5B9, 27),
-        (0x94D049BB133111EB, 31),
-    ):  # in place, because memory limits the speed
+    # in place, because memory limits the speed
+    for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
         x ^= high
         x *= np.uint64(factor)
         np.right_shift(x, np.uint64(shift), out=high)

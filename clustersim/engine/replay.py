@@ -16,7 +16,7 @@ import numpy as np
 from clustersim.arrays import Ints, distinct
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.plan import NCCL
-from clustersim.engine.compile import Activities, Plan, cells_of
+from clustersim.engine.compile import Activities, Plan, cells_of, group_key
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
 from clustersim.engine.player import Engine, execute
 from clustersim.engine.program import Layout, Program, Task
@@ -83,7 +83,7 @@ def replay(topology: Topology, traced: ReplayTasks, engine: Engine = "auto", fol
     except DeadlockError as error:
         cell, index = tasks.shape.place(error.task)
         raise SimulationError(
-            f"deadlock: task {index} of rank {int(first[cell])} waits for what waits for it"
+            f"deadlock: task {index} of rank {int(first[cell])} waits for a task that waits for it"
         ) from None
 
 
@@ -102,9 +102,7 @@ def _plan(ranks: Sequence[TracedRank], families: Sequence[Family], network: Netw
     def activity_index(cell: int, call: Collective | None, seconds: float) -> int:
         if call is None:
             return activities.without_flows(seconds)
-        return activities.transfers(
-            call, [int(groups[f"{call.group}/send" if call.op == "send" else call.group][cell])]
-        )[0]
+        return activities.transfers(call, [int(groups[group_key(call)][cell])])[0]
 
     task_activities = [
         activity_index(cell, task.collective, seconds)

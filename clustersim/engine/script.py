@@ -74,7 +74,8 @@ DRAIN = Task(HOST, SYNCHRONISE)
 def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
     """Return the row of every pipeline rank with its stages, and its passes in the order of their first and last actions."""
     rows, rank_stages = list(map(ActionRow.of, schedule)), [pipeline.rank_stages(rank) for rank in range(len(schedule))]
-    code, number = np.concatenate([row.code for row in rows]), np.arange(sum(map(len, rows)))
+    code = np.concatenate([row.code for row in rows])
+    number = np.arange(len(code))
     first, last = np.full((2, code.max(initial=-1) + 1), -1)
     last[code], first[code[::-1]] = number, number[::-1]  # of several values for one element the last one stays
     rank = np.arange(len(rows)).repeat([*map(len, rows)])
@@ -101,15 +102,15 @@ def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[
         model_order = [
             chunk for _, chunk in sorted([(stage % pipeline.stages, chunk) for chunk, stage in enumerate(rank_stages)])
         ]
+        writer = _Writer(job, written, ends, stage_neighbours, model_order)
         pairing, cut = Pairing(), tuple[StepKey, ...]()
         if interleaved:
-            exchanges = _Writer(job, written, ends, stage_neighbours, model_order).exchange_counts(ends.begun)
-            pairing = Pairing(exchanges, pipeline.paired)
+            pairing = Pairing(writer.exchange_counts(ends.begun), pipeline.paired)
             cut = tuple(key for key in dict(turns(ends.row, rank_stages, pairing)) if len(key) == 4)
         ids = [id(stages[stage]) for stage in rank_stages]
         content = (*ids, *stage_neighbours, ends.begun, ends.ended, *model_order, cut)
         if content not in written.layouts:
-            written.layouts[content] = _Writer(job, written, ends, stage_neighbours, model_order).layout(pairing, cut)
+            written.layouts[content] = writer.layout(pairing, cut)
         programs.append(Program(written.layouts[content], ends.row, rank_stages))
     return tuple(programs)
 
@@ -166,7 +167,7 @@ class WrittenPasses:
     updates: dict[tuple[int, int], tuple[Steps, Steps]] = field(default_factory=dict)
     """{(number of parameters, of experts' parameters among them): (steps of the gradient norm, of the optimizer)}"""
     layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
-    """{what a layout depends on: the layout}"""
+    """{(ids of stages, neighbours, order of passes …): layout}"""
 
 
 class RowEnds(NamedTuple):
@@ -515,10 +516,10 @@ class _Writer:
             yield Task(COMPUTE, "norm", family="model" if isinstance(norm[-1], Collective) else None, items=norm)
         if gradients_leave(self.job):
             yield Wait(offload.OUT)
-        update = list(offload.host_update(self.job, self.rank_stages, parameters, experts))
+        update = list(offload.host_update(self.job, stages, parameters, experts))
         yield from (launch(-1, call, Wait(after) if after else None) for call, after in update)
         if optimizer:
-            launches = Launches(tensors=sum(sum(stage.tensors) for stage in self.rank_stages))
+            launches = Launches(tensors=sum(sum(stage.tensors) for stage in stages))
             yield Task(COMPUTE, "optimizer", items=optimizer, launches=launches)
         yield from (Wait(family) for family in dict.fromkeys(call.group for call, _ in update))
 

@@ -22,7 +22,10 @@ def _view(column: Ints) -> Sequence[int]:
 
 
 class StepState:
-    """Columns of a job that are read one value at a time (named as in Shape), and the times of its step (named as in Record)."""
+    """Columns of a job that are read one value at a time, named as in Shape, and the times of its step, named as in Record.
+
+    `asked` and `wait_asked` are its `requested` and `wait_begin`.
+    """
 
     def __init__(self, fabric: Fabric, job: LoopJob) -> None:
         """fabric: the links that the job shares."""

@@ -80,7 +80,7 @@ def leaving(job: Job, size: float, expert: bool) -> float:
     return job.training.offload.optimizer_states * wide * size / job.shards(expert) if gradients_leave(job) else 0.0
 
 
-def moved(job: Job, stage: Stage, layer: Layer) -> float:
+def moved(job: Job, layer: Layer) -> float:
     """Return the bytes of one block's activations that are copied to the host after its forward pass; 0 for other layers."""
     return job.training.offload.activations * layer.saved if layer.name in BLOCKS else 0.0
 
@@ -95,7 +95,7 @@ def block_copies(job: Job, stage: Stage, letter: str) -> Iterator[tuple[int, Col
     position, copies = 0, list[tuple[int, float]]()
     for layer, steps in stage.passes(letter) if job.training.offload.activations else ():
         begin, position = position, position + len(steps)
-        if size := moved(job, stage, layer):
+        if size := moved(job, layer):
             copies.append((position if letter == "F" else begin, size))
     for i, (steps_before, size) in enumerate(copies):
         if letter == "F":
@@ -113,7 +113,7 @@ def activations_moved(job: Job, stage: Stage) -> tuple[float, float]:
     for one microbatch of a stage; (0, 0) without offload."""
     if not job.training.offload.activations:
         return 0.0, 0.0
-    sizes = [(moved(job, stage, layer), count) for layer, count in stage.layers]
+    sizes = [(moved(job, layer), count) for layer, count in stage.layers]
     total = math.fsum(size * count for size, count in sizes)
     return total, min(total, 2 * max((size for size, _ in sizes), default=0.0))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import index
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from clustersim.arrays import Ints
 from clustersim.errors import InputError, SimulationError, shown
 
 Letter = Literal["F", "B", "I", "W"]
-LETTERS = "FBIW"
+LETTERS: tuple[Letter, ...] = get_args(Letter)
 FORWARD, BACKWARD, INPUTS, WEIGHTS = range(4)
 """Indices of the letters in `LETTERS`."""
 
@@ -82,7 +82,7 @@ class ActionRow(Sequence[Action]):
         columns = self.stage[place], self.letter[place], self.microbatch[place]
         if isinstance(place, slice):
             return tuple(ActionRow(columns))
-        return Action(int(columns[0]), LETTERS[columns[1]], int(columns[2]))  # type: ignore[arg-type]
+        return Action(int(columns[0]), LETTERS[columns[1]], int(columns[2]))
 
     def __repr__(self) -> str:
         return f"ActionRow({' '.join(map(str, self))})"
@@ -92,7 +92,8 @@ class ActionRow(Sequence[Action]):
 
 
 def _number(letter: str) -> int:
-    if letter not in set(LETTERS):
+    """Return the index of a letter in `LETTERS`. Raises SimulationError for an unknown one."""
+    if letter not in LETTERS:
         raise SimulationError(f"{shown(letter)} is not the letter of an action; write F, B, I or W")
     return LETTERS.index(letter)
 

@@ -52,7 +52,8 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 
     A forward pass takes one unit of time, a backward pass two; transfers are free. Raises InputError for unsupported sizes.
     """
-    schedule, facts = load(name, stages, microbatches, chunks), schedule_facts(name, stages, microbatches, chunks)
+    schedule = load(name, stages, microbatches, chunks)
+    facts = _facts(schedule, name, stages, microbatches, chunks)
     makespan, bubble = facts["makespan_units"], facts["bubble_units"]
     parts = plural(stages, "stage", "stages") + (f" of {chunks} chunks" if chunks > 1 else "")
     parts += f", {plural(microbatches, 'microbatch', 'microbatches')}"
@@ -76,7 +77,10 @@ def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -
 
     Times are in units of a forward pass. Raises InputError for unsupported sizes.
     """
-    schedule = load(name, stages, microbatches, chunks)
+    return _facts(load(name, stages, microbatches, chunks), name, stages, microbatches, chunks)
+
+
+def _facts(schedule: Schedule, name: str, stages: int, microbatches: int, chunks: int) -> dict[str, Any]:
     layout = pipeline(name, stages, chunks)
     makespan = max(row[-1].end for row in time_actions(schedule, layout))
     work = max(math.fsum(UNIT[action.letter] for action in row) for row in schedule)
