@@ -168,7 +168,10 @@ REFUSED = {
     "dimensions": ([[coll(0, 1, involved_dim=(True, False))]], "rank 0: node 0 says dimensions of a network"),
     "circle": ([[comp(0, 1, 1), comp(1, 1, 0)]], "rank 0: node 0 (comp 0) waits for nodes that wait for it"),
     "twice": ([[comp(0, 1), comp(0, 1)]], "rank 0: two nodes have the number 0"),
-    "never sent": ([[message(0, NodeType.RECV, 1, 1)], []], "rank 0: node 0 (message) receives from rank 1 what that"),
+    "never sent": (
+        [[message(0, NodeType.RECV, 1, 1)], []],
+        "rank 0: node 0 (message) receives a message that rank 1 never sends",
+    ),
     "to nobody": (
         [[message(0, NodeType.SEND, 9, 1)]],
         "rank 0: node 0 (message) has the comm_dst 9; name another rank",
