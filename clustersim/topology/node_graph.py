@@ -184,6 +184,8 @@ def graph_of_lattice(lattice: Lattice, gpus: int) -> NodeGraph:
 def graph_of_node(cluster: NodeSpecs) -> NodeGraph | None:
     """Return the graph of one node whose GPUs are connected by pairs, islands, or PCIe with several parts; None for others."""
     scale_up, host, gpus = cluster.node.scale_up, cluster.node.host, cluster.node.gpus.count
+    if gpus == 1:
+        return None  # nothing to connect
     direct = cluster.gpu.peer_to_peer
     sockets = host.sockets or (1 if direct or gpus <= 4 else 2)
     carries = host.carries or (0.0 if direct else host.memory_carries)

@@ -104,6 +104,15 @@ def faulty(faults: str):
     return build(parse(FAULTY.format(nodes=64, tiers="[{radix: 64}, {radix: 64}]", mode="dmodk", faults=faults)))
 
 
+@pytest.mark.parametrize("node", sorted(presets()))
+def test_one_gpu_of_each_node_runs_alone(node: str) -> None:
+    alone = f"{{extends: {node}, gpus: {{count: 1}}, scale_up: {{kind: none}}, nics: {{count: 1}}}}"
+    topology = build(parse(f"cluster: {{nodes: 1, node: {alone}}}"))
+    assert topology.gpus == 1
+    assert dict(describe(topology))["GPUs"].startswith("1 × ")
+    assert len(topology.route(np.array([0]), np.array([0])).links) == 0
+
+
 def test_faults_slow_what_they_name_and_nothing_else() -> None:
     sound = superpod(64, 2, "dmodk")
     topology = faulty('[{link: "nic[77]", rate: 100Gb/s}, {node: 12, slowdown: 1.1}, {gpu: 97, slowdown: 1.2}]')
