@@ -9,7 +9,7 @@ from typing import Any
 
 from clustersim.config.evidence import Evidence
 from clustersim.config.overrides import replace as put
-from clustersim.config.topology import Host, wider_slots
+from clustersim.config.topology import KINDS_OF, Host, wider_slots
 from clustersim.convert.override import nodes_by_gpu, preset_node
 from clustersim.errors import nearest
 from clustersim.hardware.gpus import everything, load, spelled
@@ -212,7 +212,9 @@ def _node(run: Run, preset: str, domain: int) -> dict[str, Any]:
         node["scale_up"] = dict(FABRIC)
     if preset == "dgx1-v100" and domain > 8:
         node["scale_up"] = {"kind": "nvswitch"}  # DGX-2
-    if preset == "gh200-quad" and domain not in (1, 4):
+    if domain == 1 and preset and preset_node(preset).scale_up.kind in KINDS_OF["links_per_peer"]:
+        return node | {"scale_up": {"kind": "none"}}  # no peer to wire it to
+    if preset == "gh200-quad" and domain != 4:
         switch = {"kind": "nvswitch", "links_per_gpu": 18, "multicast": True}  # NVL32 has switches
         node["scale_up"] = switch if domain > 4 else {"links_per_peer": 18 // (domain - 1)}
     return node

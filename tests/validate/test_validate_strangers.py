@@ -96,6 +96,7 @@ def test_links_of_nodes_that_are_no_hgx_are_known(tmp_path):
     assert link(gpu="GH200", num_gpus="16")["extends"] == "gh200-quad"
     assert link(gpu="GH200", num_gpus="32", nvlink_domain="32")["scale_up"]["kind"] == "nvswitch"
     assert link(gpu="A800")["extends"] == "hgx-a800"
+    assert link(gpu="MI300X", num_gpus="2", gpus_per_node="1", nvlink_domain="1")["scale_up"]["kind"] == "none"
     assert link(gpu="MI250X")["scale_up"]["kind"] == "mesh"
 
 
