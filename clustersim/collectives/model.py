@@ -292,10 +292,20 @@ def neighbours(group: Group, level: int) -> Ints:
     return np.arange(group.n, dtype=np.int64) + ((digit + 1) % fan - digit) * stride
 
 
-def backwards(steps: Iterable[Step], last: int) -> Iterator[Step]:
-    """Yield the steps of a reduce_scatter from the `steps` of an all_gather, whose last round is `last`: reversed, with sums."""
-    for step in steps:
-        yield Step(last - step.round, step.destination, step.source, step.chunk, reduce=True)
+def halves(op: str, copies: Iterable[Step]) -> Iterator[Step]:
+    """Yield the steps of `op` from its half that copies, the steps of an all_gather or a broadcast.
+
+    A reduce_scatter or reduce has these steps in reverse order and direction, and adds; an all_reduce is the reverse, then the
+    copies.
+    """
+    steps = list(copies)
+    last = max((step.round for step in steps), default=0)
+    if op not in ("all_gather", "broadcast"):
+        for step in steps:
+            yield Step(last - step.round, step.destination, step.source, step.chunk, reduce=True)
+    if op not in ("reduce_scatter", "reduce"):
+        start = last + 1 if op == "all_reduce" else 0
+        yield from (step._replace(round=start + step.round) for step in steps)
 
 
 def merged(rounds: float, *parts: tuple[Ints, Ints, float]) -> Phase:

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.algorithms.tree import depths, parents
-from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of
+from clustersim.collectives.model import Phase, Step, halves, merged
 
 PairList = tuple[Ints, Ints, float]
 """Sources and destinations of pairs, and the fraction of the collective's size that each pair carries."""
@@ -28,17 +28,6 @@ def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
     largest_depth = max(int(depth.max()) for _, depth in trees)
     root = np.zeros(1, np.int64)
     return tuple((np.append(root, parent), np.append(root, depth), largest_depth) for parent, depth in trees)
-
-
-def between(group: Group, rail: int, start: int) -> Iterator[Step]:
-    """Yield the steps of an all_reduce between GPU `rail` of each node, from round `start` on; tree t has chunk 2·rail + t."""
-    inside, nodes = nodes_of(group)
-    for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
-        for node in range(1, nodes):
-            head, above = node * inside + rail, int(parent[node]) * inside + rail
-            level, chunk = int(depth[node]), 2 * rail + tree
-            yield Step(start + deepest - level, head, above, chunk, reduce=True)
-            yield Step(start + deepest + level - 1, above, head, chunk, reduce=False)
 
 
 def edges(heads: Ints) -> tuple[PairList, ...]:
@@ -62,18 +51,19 @@ def along(chains: Sequence[Ints]) -> Iterator[Step]:
 
     `chains` are, for each node, the positions (rails, GPUs) along the chain of each rail, the head first.
     """
-    inside = max(chain.shape[1] for chain in chains)
+    return halves("all_reduce", _down(chains))
+
+
+def _down(chains: Sequence[Ints]) -> Iterator[Step]:
+    """Yield the steps of `along` down from the root of each tree, the head of node 0."""
     paths = [chain.tolist() for chain in chains]
-    for tree, (parent, depth, deepest) in enumerate(node_trees(len(chains))):
-        last = deepest + inside - 1
+    for tree, (parent, depth, _) in enumerate(node_trees(len(chains))):
         for rail in range(len(paths[0])):
             for node, chain in enumerate(paths):
                 for position in range(node == 0, len(chain[rail])):  # the head of node 0 is the root
                     rank = chain[rail][position]
                     above = chain[rail][position - 1] if position else paths[int(parent[node])][rail][0]
-                    level = int(depth[node]) + position
-                    yield Step(last - level, rank, above, 2 * rail + tree, reduce=True)
-                    yield Step(last + level - 1, above, rank, 2 * rail + tree, reduce=False)
+                    yield Step(int(depth[node]) + position - 1, above, rank, 2 * rail + tree, reduce=False)
 
 
 def phase(chains: Sequence[Ints]) -> Phase:

@@ -10,34 +10,35 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, nodes_of
+from clustersim.collectives.model import Group, Phase, Step, halves, network_switch, nodes_of
+from clustersim.collectives.rail_steps import rail_phase
 
 OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op` with one chunk per rail: along the rail's chain to its head, to the rail's switches, and back."""
+    return halves(op, _copies(group))
+
+
+def _copies(group: Group) -> Iterator[Step]:
+    """Yield the steps from the switches of each rail to the head of its chain in every node, and along the chain."""
     inside, nodes = nodes_of(group)
-    across = 2 if nodes > 1 else 0
     for rail in range(inside):
         for rank in range(group.n):
             distance = (rail - rank) % inside  # 0 is the head
             if distance:
                 above = rank // inside * inside + (rank + 1) % inside
-                yield Step(inside - 1 - distance, rank, above, rail, reduce=True)
-                yield Step(inside - 1 + across + distance - 1, above, rank, rail, reduce=False)
-            elif across:
-                yield Step(inside - 1, rank, network_switch(rail), rail, reduce=True)
-                yield Step(inside, network_switch(rail), rank, rail, reduce=False)
+                yield Step(distance, above, rank, rail, reduce=False)
+            elif nodes > 1:
+                yield Step(0, network_switch(rail), rank, rail, reduce=False)
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase: the chains of all rails inside nodes, and each head to the switches of its rail and back."""
-    inside, nodes = nodes_of(group)
+    inside, _ = nodes_of(group)
     rank = np.arange(group.n, dtype=np.int64)
     above = rank // inside * inside + (rank + 1) % inside
-    switches = network_switch(0) - rank % inside
     chain_share = (inside - 1) / inside
     chains = [(rank, above, chain_share), (above, rank, chain_share)] if inside > 1 else []
-    between = [(rank, switches, 1 / inside), (switches, rank, 1 / inside)] if nodes > 1 else []
-    return (merged(2 * (inside - 1) + 2 * (nodes > 1), *chains, *between),)
+    return (rail_phase(op, group, 2 * (inside - 1), chains),)

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
-from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, node_pairs, nodes_of
-from clustersim.collectives.rail_steps import all_gather, steps_of
+from clustersim.collectives.model import Group, Phase, Step, halves, node_pairs, nodes_of
+from clustersim.collectives.rail_steps import copies, rail_phase
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
@@ -22,22 +20,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
     In an all_reduce, the GPUs of rail c sum chunk c. Otherwise chunk r starts or ends on rank r.
     """
-    return steps_of(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=2)
-
-
-def _all_reduce(group: Group) -> Iterator[Step]:
-    """Yield the steps of an all_reduce: sums to each rail's head, over the network's switches, and back to all ranks."""
-    inside, nodes = nodes_of(group)
-    across = 2 if nodes > 1 else 0
-    for head in range(group.n):
-        node, rail = divmod(head, inside)
-        for rank in range(node * inside, (node + 1) * inside):
-            if rank != head:
-                yield Step(0, rank, head, rail, reduce=True)
-                yield Step(1 + across, head, rank, rail, reduce=False)
-        if across:
-            yield Step(1, head, network_switch(rail), rail, reduce=True)
-            yield Step(2, network_switch(rail), head, rail, reduce=False)
+    return halves(op, copies(op, group, partial(_within, group)))
 
 
 def _within(group: Group, node: int, head: int, chunk: int) -> Iterator[Step]:
@@ -50,17 +33,7 @@ def _within(group: Group, node: int, head: int, chunk: int) -> Iterator[Step]:
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase: all pairs inside nodes, and each rank to the switches of its rail and back."""
-    n, (inside, nodes) = group.n, nodes_of(group)
-    rank = np.arange(n, dtype=np.int64)
-    network = network_switch(0) - rank % inside
-    a, b = node_pairs(group)
-    if op == "all_reduce":
-        within_nodes = [(a, b, 2 / inside)] if inside > 1 else []
-        between = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []
-        return (merged(2 * (inside > 1) + 2 * (nodes > 1), *within_nodes, *between),)
-    parts = [(a, b, nodes / n)] if inside > 1 else []
-    if nodes > 1:
-        parts += [(rank, network, 1 / n), (network, rank, (nodes - 1) / n)]
-    if op == "reduce_scatter":
-        parts = [(y, x, fraction) for x, y, fraction in parts]
-    return (merged((inside > 1) + 2 * (nodes > 1), *parts),)
+    inside, nodes = nodes_of(group)
+    both = op == "all_reduce"
+    pairs = [(*node_pairs(group), 2 / inside if both else nodes / group.n)] if inside > 1 else []
+    return (rail_phase(op, group, (1 + both) * (inside > 1), pairs),)

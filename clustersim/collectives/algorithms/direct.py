@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import SKEWED, AllPairs, Group, Step
+from clustersim.collectives.model import SKEWED, AllPairs, Group, Step, halves
 
 OPS = frozenset({*SKEWED, "all_gather", "reduce_scatter", "all_reduce"})
 
@@ -19,16 +19,10 @@ OPS = frozenset({*SKEWED, "all_gather", "reduce_scatter", "all_reduce"})
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op`: in round k rank r sends to rank r + k + 1."""
     n = group.n
-    for round_ in range(n - 1):
-        for rank in range(n):
-            other = (rank + round_ + 1) % n
-            if op in SKEWED:
-                yield Step(round_, rank, other, rank * n + other, reduce=False)
-            if op in ("reduce_scatter", "all_reduce"):
-                yield Step(round_, rank, other, other, reduce=True)
-            if op in ("all_gather", "all_reduce"):
-                start = n - 1 if op == "all_reduce" else 0
-                yield Step(start + round_, rank, other, rank, reduce=False)
+    messages = ((round_, rank, (rank + round_ + 1) % n) for round_ in range(n - 1) for rank in range(n))
+    if op in SKEWED:
+        return (Step(round_, rank, other, rank * n + other, reduce=False) for round_, rank, other in messages)
+    return halves(op, (Step(round_, rank, other, rank, reduce=False) for round_, rank, other in messages))
 
 
 def phases(op: str, group: Group) -> tuple[AllPairs, ...]:

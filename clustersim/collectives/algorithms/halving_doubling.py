@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Group, Phase, Step, uniform
+from clustersim.collectives.model import Group, Phase, Step, halves, uniform
 from clustersim.errors import InputError
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
@@ -19,23 +19,15 @@ OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op` on n chunks; chunk c starts (all_gather) or ends (reduce_scatter) on rank c."""
-    bits = _bits(group.n)
-    if op != "all_gather":
-        for k in range(bits):
-            yield from _swap(k, k, group.n, halving=True)
-    if op != "reduce_scatter":
-        start = bits if op == "all_reduce" else 0
-        for k in range(bits):
-            yield from _swap(start + k, bits - 1 - k, group.n, halving=False)
+    return halves(op, _doubling(group.n))
 
 
-def _swap(round_: int, bit: int, n: int, halving: bool) -> Iterator[Step]:
-    """Yield the steps of a round: ranks that differ in `bit` swap half of their chunks (`halving`) or all that they have."""
-    for rank in range(n):
-        partner = rank ^ 1 << bit
-        low_bits = (partner if halving else rank) % (2 << bit)  # of the chunks that leave this rank
-        for chunk in range(low_bits, n, 2 << bit):
-            yield Step(round_, rank, partner, chunk, reduce=halving)
+def _doubling(n: int) -> Iterator[Step]:
+    """Yield the steps of an all_gather: in each round, ranks that differ in one bit, the highest first, swap all their chunks."""
+    for round_, bit in enumerate(reversed(range(_bits(n)))):
+        for rank in range(n):
+            for chunk in range(rank % (2 << bit), n, 2 << bit):  # chunks whose low bits are those of the rank
+                yield Step(round_, rank, rank ^ 1 << bit, chunk, reduce=False)
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:

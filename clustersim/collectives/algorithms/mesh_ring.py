@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.algorithms import direct, rail_ring, ring
-from clustersim.collectives.model import AllPairs, Group, Phase, Step, merged, node_pairs, nodes_of
+from clustersim.collectives.model import AllPairs, Group, Phase, Step, halves, merged, node_pairs, nodes_of
 
 OPS = ring.OPS
 ROOTED = ("broadcast", "reduce")
@@ -43,7 +43,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op`: along the rings over several nodes; on one, `_spread` for broadcast and reduce, else `direct`."""
     if nodes_of(group)[1] > 1:
         return rail_ring.along(op, group, orders(group))
-    return _spread(op, group.n) if op in ROOTED else direct.steps(op, group)
+    return halves(op, _spread(group.n)) if op in ROOTED else direct.steps(op, group)
 
 
 def phases(op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
@@ -61,15 +61,11 @@ def phases(op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
     return (merged(times * (group.n - 1), (*node_pairs(group), part), (leaving, entering, shared)),)
 
 
-def _spread(op: str, n: int) -> Iterator[Step]:
-    """Yield the steps of a rooted `op` in two rounds: part r goes from rank 0 to rank r and from there to all others, or back."""
+def _spread(n: int) -> Iterator[Step]:
+    """Yield the steps of a broadcast in two rounds: part r goes from rank 0 to rank r and from there to all others."""
     for rank in range(1, n):
-        pairs = [(0, 0, rank), *((1, rank, other) for other in range(1, n) if other != rank)]
-        for round_, source, destination in pairs:
-            if op == "broadcast":
-                yield Step(round_, source, destination, rank - 1, reduce=False)
-            else:
-                yield Step(1 - round_ if n > 2 else 0, destination, source, rank - 1, reduce=True)
+        yield Step(0, 0, rank, rank - 1, reduce=False)
+        yield from (Step(1, rank, other, rank - 1, reduce=False) for other in range(1, n) if other != rank)
 
 
 def _spreading(op: str, n: int) -> Phase:

@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 
 from clustersim.arrays import Ints
-from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, node_switch, nodes_of
-from clustersim.collectives.rail_steps import all_gather, steps_of
+from clustersim.collectives.model import Group, Phase, Step, halves, network_switch, node_switch, nodes_of
+from clustersim.collectives.rail_steps import copies, rail_phase
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
@@ -24,7 +24,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
     In an all_reduce, the GPUs of rail c pass on the sum of chunk c. Otherwise chunk r starts or ends on rank r.
     """
-    return steps_of(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=3)
+    return _all_reduce(group) if op == "all_reduce" else halves(op, copies(op, group, partial(_within, group)))
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:
@@ -54,11 +54,11 @@ def _within(group: Group, node: int, head: int, chunk: int) -> Iterator[Step]:
             yield Step(3, node_switch(node), rank, chunk, reduce=False)
 
 
-def switches(group: Group) -> tuple[Ints, Ints, Ints]:
-    """Return three arrays over all ranks: the rank, the switch of its node, and the network switch of its rail."""
+def switches(group: Group) -> tuple[Ints, Ints]:
+    """Return two arrays over all ranks: the rank, and the switch of its node."""
     inside, _ = nodes_of(group)
     rank = np.arange(group.n, dtype=np.int64)
-    return rank, node_switch(0) - rank // inside, network_switch(0) - rank % inside
+    return rank, node_switch(0) - rank // inside
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
@@ -67,15 +67,9 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     Each rank sends to the switch of its node and, with several nodes, to the network switch of its rail, and back.
     """
     n, (inside, nodes) = group.n, nodes_of(group)
-    rank, switch, network = switches(group)
+    rank, switch = switches(group)
     if op == "all_reduce":
-        parts = [(rank, switch, 1 + 1 / inside), (switch, rank, 1 + 1 / inside)]
-        if nodes > 1:
-            parts += [(rank, network, 1 / inside), (network, rank, 1 / inside)]
-        return (merged(6 if nodes > 1 else 4, *parts),)
+        part = 1 + 1 / inside
+        return (rail_phase(op, group, 4, [(rank, switch, part), (switch, rank, part)]),)
     parts = [(rank, switch, nodes / n), (switch, rank, (n - nodes) / n)] if inside > 1 else []
-    if nodes > 1:
-        parts += [(rank, network, 1 / n), (network, rank, (nodes - 1) / n)]
-    if op == "reduce_scatter":
-        parts = [(b, a, fraction) for a, b, fraction in parts]
-    return (merged(2 * (nodes > 1) + 2 * (inside > 1), *parts),)
+    return (rail_phase(op, group, 2 * (inside > 1), parts),)

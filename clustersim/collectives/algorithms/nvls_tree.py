@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.collectives.algorithms.nvls import switches
 from clustersim.collectives.model import Group, Phase, Step, merged, node_switch, nodes_of
-from clustersim.collectives.tree_steps import between, edges, node_trees
+from clustersim.collectives.tree_steps import along, edges, node_trees
 
 OPS = frozenset({"all_reduce"})
 
@@ -31,14 +31,14 @@ def steps(op: str, group: Group) -> Iterator[Step]:
         for chunk in (2 * rail, 2 * rail + 1):
             yield Step(1, switch, rank, chunk, reduce=False)
             yield Step(last, rank, switch, chunk, reduce=False)
-    for rail in range(inside):
-        yield from between(group, rail, start=2)
+    heads = np.arange(group.n).reshape(nodes, inside, 1)
+    yield from (step._replace(round=2 + step.round) for step in along([*heads]))
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase: each rank to the switch of its node and back, and heads to heads along the trees."""
     inside, nodes = nodes_of(group)
-    rank, switch, _ = switches(group)
+    rank, switch = switches(group)
     part = 1 + 1 / inside
     trees = edges(np.arange(group.n).reshape(nodes, inside))
     return (merged(4 + 2 * node_trees(nodes)[0][2], (rank, switch, part), (switch, rank, part), *trees),)

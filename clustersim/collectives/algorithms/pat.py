@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Group, Phase, Step, merged
+from clustersim.collectives.model import Group, Phase, Step, halves, merged
 
 OPS = frozenset({"all_gather", "reduce_scatter"})
 
@@ -27,15 +27,10 @@ def _offsets(n: int, distance: int) -> range:
 
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op` on n chunks; chunk r belongs to rank r."""
-    n, distances = group.n, _distances(group.n)
-    for round_, distance in enumerate(distances):
-        for rank in range(n):
-            for offset in _offsets(n, distance):
-                receiver, chunk = (rank + distance) % n, (rank - offset) % n
-                if op == "all_gather":
-                    yield Step(round_, rank, receiver, chunk, reduce=False)
-                else:
-                    yield Step(len(distances) - 1 - round_, receiver, rank, chunk, reduce=True)
+    n = group.n
+    hops = ((round_, hop, part) for round_, hop in enumerate(_distances(n)) for part in _offsets(n, hop))
+    sends = ((round_, rank, (rank + hop) % n, (rank - part) % n) for round_, hop, part in hops for rank in range(n))
+    return halves(op, (Step(*send, reduce=False) for send in sends))
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:

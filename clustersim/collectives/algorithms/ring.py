@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Group, Phase, Step, uniform
+from clustersim.collectives.model import Group, Phase, Step, halves, uniform
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 
@@ -18,10 +18,8 @@ OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "red
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op`: n chunks around the ring, or one chunk along the chain."""
     n = group.n
-    if op == "broadcast":
-        yield from (Step(r, r, r + 1, 0, reduce=False) for r in range(n - 1))
-    elif op == "reduce":
-        yield from (Step(r, n - 1 - r, n - 2 - r, 0, reduce=True) for r in range(n - 1))
+    if op in ("broadcast", "reduce"):
+        yield from halves(op, (Step(r, r, r + 1, 0, reduce=False) for r in range(n - 1)))
     else:
         if op != "all_gather":
             yield from _around(n, 0, first=1, reduce=True)

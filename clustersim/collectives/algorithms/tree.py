@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clustersim.arrays import Ints
-from clustersim.collectives.model import Group, Phase, Step, uniform
+from clustersim.collectives.model import Group, Phase, Step, halves, uniform
 
 OPS = frozenset({"all_reduce", "broadcast", "reduce"})
 
@@ -41,15 +41,9 @@ def depths(parent: Ints) -> Ints:
 
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op` on two chunks, one per tree; each level of the trees is one round."""
-    for chunk, parent in enumerate(parents(group.n)):
-        depth = depths(parent)
-        deepest = int(depth.max())
-        for rank, (above, level) in enumerate(zip(parent.tolist(), depth.tolist(), strict=True), start=1):
-            if op != "broadcast":
-                yield Step(deepest - level, rank, above, chunk, reduce=True)
-            if op != "reduce":
-                start = deepest if op == "all_reduce" else 0
-                yield Step(start + level - 1, above, rank, chunk, reduce=False)
+    trees = (enumerate(zip(parent.tolist(), depths(parent).tolist(), strict=True), 1) for parent in parents(group.n))
+    down = ((level - 1, above, rank, chunk) for chunk, tree in enumerate(trees) for rank, (above, level) in tree)
+    return halves(op, (Step(*hop, reduce=False) for hop in down))
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
