@@ -86,7 +86,9 @@ def _messages(
     topology: Topology, algorithm: str, kinds: Sequence[CommunicatorShape], group: Group, collective: Collective
 ) -> CollectivePlan:
     """Return NCCL's plan of a message, or of a ring exchange, which is n - 1 messages in sequence. Arguments as in `plan`."""
-    parts, rounds = ((_message(),), 1) if collective.op == "send" else (ring_exchange(group.n), group.n - 1)
+    first = np.zeros(1, np.int64)
+    message = Phase(1, first, first + 1, np.ones(1))  # from position 0 to position 1
+    parts, rounds = ((message,), 1) if collective.op == "send" else (ring_exchange(group.n), group.n - 1)
     if not rounds:
         return CollectivePlan(algorithm, "", group.levels, (), 0.0, float("inf"), parts)
     size = collective.size / rounds
@@ -99,12 +101,6 @@ def _messages(
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
     """Return the phases of an algorithm file; none for a group of one rank."""
     return phases(algorithm, op, group) if group.n > 1 else ()
-
-
-def _message() -> Phase:
-    """Return the phase in which position 0 sends all bytes to position 1."""
-    first = np.zeros(1, np.int64)
-    return Phase(1, first, first + 1, np.ones(1))
 
 
 def ring_exchange(n: int) -> tuple[Phase, ...]:

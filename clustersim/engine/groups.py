@@ -9,10 +9,9 @@ import numpy as np
 from clustersim import plugins
 from clustersim.arrays import Ints, distinct
 from clustersim.cache import fingerprint
-from clustersim.collectives.levels import fanouts, levels
+from clustersim.collectives.levels import fanouts, fitted, levels
 from clustersim.collectives.model import ROOM
 from clustersim.collectives.plan import MESSAGES, NCCL
-from clustersim.collectives.switched import fitted
 from clustersim.engine.network import Tenant
 from clustersim.engine.script import TO_NEXT, TO_PREVIOUS
 from clustersim.engine.traffic import Family

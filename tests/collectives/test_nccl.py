@@ -14,12 +14,11 @@ from clustersim.collectives.idle import idle_rates, loads
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
-from clustersim.collectives.nccl.choose import FILES, choose, collective_seconds, file_of, why
+from clustersim.collectives.nccl.choose import FILES, choose, collective_seconds, file_of, tune, why
 from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.measured_latency import tree_bytes_in_flight
 from clustersim.collectives.nccl.shape import CommunicatorShape, shape
 from clustersim.collectives.nccl.table import considered
-from clustersim.collectives.nccl.tuner import tune
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError
 from clustersim.topology.build import build, load

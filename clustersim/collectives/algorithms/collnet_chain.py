@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clustersim.collectives.model import Group, Phase, Step, halves, network_switch, nodes_of
-from clustersim.collectives.rail_steps import rail_phase
+from clustersim.collectives.shared_steps import rail_phase
 
 OPS = frozenset({"all_reduce"})
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from clustersim.collectives.model import Group, Phase, Step, halves, node_pairs, nodes_of
-from clustersim.collectives.rail_steps import copies, rail_phase
+from clustersim.collectives.shared_steps import copies, rail_phase
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 

@@ -13,7 +13,7 @@ import numpy as np
 from clustersim.arrays import Ints
 from clustersim.collectives.algorithms.mesh_ring import paths
 from clustersim.collectives.model import Group, Phase, Step, nodes_of
-from clustersim.collectives.tree_steps import along, phase
+from clustersim.collectives.shared_steps import along, phase
 
 OPS = frozenset({"all_reduce"})
 

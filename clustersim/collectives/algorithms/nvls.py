@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.model import Group, Phase, Step, halves, network_switch, node_switch, nodes_of
-from clustersim.collectives.rail_steps import copies, rail_phase
+from clustersim.collectives.shared_steps import copies, rail_phase
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 

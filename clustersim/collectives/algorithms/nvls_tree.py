@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.collectives.algorithms.nvls import switches
 from clustersim.collectives.model import Group, Phase, Step, merged, node_switch, nodes_of
-from clustersim.collectives.tree_steps import along, edges, node_trees
+from clustersim.collectives.shared_steps import along, edges, node_trees
 
 OPS = frozenset({"all_reduce"})
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of
-from clustersim.collectives.tree_steps import along, edges, phase, rounds
+from clustersim.collectives.shared_steps import along, edges, phase, rounds
 
 OPS = frozenset({"all_reduce"})
 

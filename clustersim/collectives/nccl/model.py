@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
+from clustersim.collectives.levels import JOINED
 from clustersim.collectives.nccl.constants import GB, US, Constants, PerProtocol, architecture
 from clustersim.collectives.nccl.graphs import HEADS, ChannelGraph, nvls, ring, tree
 from clustersim.collectives.nccl.shape import CommunicatorShape
-from clustersim.collectives.switched import JOINED
 from clustersim.config.evidence import Declared
 from clustersim.topology.model import NodeFacts
 

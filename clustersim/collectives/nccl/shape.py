@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, distinct, distinct_rows
 from clustersim.cache import fingerprint
 from clustersim.collectives.model import Group, checked_shares
-from clustersim.collectives.tree_steps import node_trees
+from clustersim.collectives.shared_steps import node_trees
 from clustersim.errors import InputError
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.model import Rings, Topology

@@ -12,18 +12,15 @@ import numpy as np
 from clustersim.arrays import Ints, distinct
 from clustersim.cache import fingerprint
 from clustersim.collectives.idle import even_rate, idle_rates, loads
-from clustersim.collectives.levels import fanouts
+from clustersim.collectives.levels import fanouts, fitted
 from clustersim.collectives.loads import TooManyRoutesError
 from clustersim.collectives.model import AllPairs, Phase, phases
-from clustersim.collectives.nccl.choose import OPS, choose, collective_seconds, file_of, why
+from clustersim.collectives.nccl.choose import OPS, TUNED, Choice, choose, file_of, tune, why
 from clustersim.collectives.nccl.model import SIMPLE_ONLY
 from clustersim.collectives.nccl.shape import CommunicatorShape, shape
-from clustersim.collectives.nccl.tuner import OPS as TUNED
-from clustersim.collectives.nccl.tuner import Choice, tune
 from clustersim.collectives.plan import bus_factor
-from clustersim.collectives.switched import fitted
 from clustersim.errors import InputError, suggest
-from clustersim.topology.model import Topology
+from clustersim.topology.model import NodeFacts, Topology
 from clustersim.units import scaled, seconds
 
 NO_PROTOCOL = "-"
@@ -84,17 +81,16 @@ def line(
     if op not in OPS:
         raise InputError(f"{op!r} is not a collective; {suggest(op, OPS)}")
     if algorithm:
-        choice = named(topology, ranks, op, algorithm, shares)
-        taken = collective_seconds(choice, size, topology.launch)
-        return TableLine(size, choice, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
-    comm = shape(topology, ranks, shares)
-    choice = choose(op, size, comm, topology.facts(comm.types))
-    rate = min(
-        choice.rate_bytes_per_s,
-        _links(topology, ranks, op, file_of(choice.algorithm, comm, topology.facts(comm.types)), comm, shares),
-    )
-    time = (topology.node.nccl.launch or 0.0) + choice.latency_s + size / rate
-    return TableLine(size, choice, time, size / time, size / time * bus_factor(op, comm.ranks), measured)
+        choice, launch = named(topology, ranks, op, algorithm, shares), topology.launch
+        rate = choice.rate_bytes_per_s
+    else:
+        comm, launch = shape(topology, ranks, shares), topology.node.nccl.launch or 0.0
+        facts = topology.facts(comm.types)
+        choice = choose(op, size, comm, facts)
+        links_rate = _links(topology, ranks, op, file_of(choice.algorithm, comm, facts), comm, shares)
+        rate = min(choice.rate_bytes_per_s, links_rate)
+    time = launch + choice.latency_s + size / rate
+    return TableLine(size, choice, time, size / time, size / time * bus_factor(op, len(ranks)), measured)
 
 
 def _links(
@@ -198,15 +194,15 @@ def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tupl
     if len(ranks) < 2:
         raise InputError("a collective needs two GPUs or more; one has no peer")
     question = ("named", fingerprint(ranks), op, algorithm, shares)
-    return topology.cache.once(question, lambda: _named(topology, np.asarray(ranks)[None], op, algorithm, shares))
+    gpus = np.asarray(ranks)[None]
 
+    def choice() -> Choice:
+        phase_loads = [loads(topology, gpus, part) for part in _phases(topology, gpus, op, algorithm, shares)]
+        delay = math.fsum(float(load.latency[0]) for load in phase_loads)
+        rate = 1 / math.fsum(1 / float(load.bound[0]) for load in phase_loads)
+        return Choice(algorithm, NO_PROTOCOL, 0, delay, rate, delay + 1 / rate)
 
-def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
-    """Return latency and rate of an algorithm outside NCCL over GPUs `gpus` (1, n). shares: of rows per rank, () if equal."""
-    phase_loads = [loads(topology, gpus, part) for part in _phases(topology, gpus, op, algorithm, shares)]
-    delay = math.fsum(float(load.latency[0]) for load in phase_loads)
-    rate = 1 / math.fsum(1 / float(load.bound[0]) for load in phase_loads)
-    return Choice(algorithm, NO_PROTOCOL, 0, delay, rate, delay + 1 / rate)
+    return topology.cache.once(question, choice)
 
 
 def _phases(
@@ -260,42 +256,31 @@ def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares
         rate = scaled(choice.rate_bytes_per_s, "B/s")
         spent = f"launch {seconds(topology.launch)}, hops {seconds(choice.latency_s)}, bytes at {rate}"
         return f"{op} of {last.size} B: {description}, with no protocol of NCCL\n{spent}"
-    file = file_of(choice.algorithm, comm, topology.facts(comm.types))
-    reason = why(op, last.size, comm, topology.facts(comm.types))
-    rows = [f"{op} of {last.size} B: {reason}", *_candidates(topology, op, last.size, comm)]
+    facts = topology.facts(comm.types)
+    file = file_of(choice.algorithm, comm, facts)
+    rows = [f"{op} of {last.size} B: {why(op, last.size, comm, facts)}", *_candidates(op, last.size, comm, facts)]
     rows.append(f"kernels take {seconds(choice.latency_s)} before and between the bytes, {file} has the loads on links")
-    rows.append(_link(topology, ranks, op, last, comm, shares))
+    try:
+        rows.append(_link(topology, busiest(topology, ranks, parts(op, file, comm, shares)), choice.rate_bytes_per_s))
+    except TooManyRoutesError:
+        rows.append("its pairs have too many routes to name the busiest link")
     return "\n".join(rows)
 
 
-def _candidates(topology: Topology, op: str, size: int, comm: CommunicatorShape) -> Iterator[str]:
+def _candidates(op: str, size: int, comm: CommunicatorShape, facts: NodeFacts) -> Iterator[str]:
     """Yield a line for each algorithm and protocol, the fastest first: seconds, or why not available. Messages have none."""
-    if op not in TUNED:
-        return
-    for row in sorted(tune(op, size, comm, topology.facts(comm.types)), key=lambda row: row.time_s):
+    for row in sorted(tune(op, size, comm, facts), key=lambda row: row.time_s) if op in TUNED else ():
         if row.missing != SIMPLE_ONLY:
             name = f"  {row.algorithm}/{row.protocol}"
-            description = (
-                row.missing or f"{seconds(row.time_s)}, {row.channels} channels, {scaled(row.rate_bytes_per_s, 'B/s')}"
-            )
-            yield f"{name:<24} {description}"
+            figures = f"{seconds(row.time_s)}, {row.channels} channels, {scaled(row.rate_bytes_per_s, 'B/s')}"
+            yield f"{name:<24} {row.missing or figures}"
 
 
-def _link(
-    topology: Topology, ranks: Ints, op: str, last: TableLine, comm: CommunicatorShape, shares: tuple[float, ...]
-) -> str:
+def _link(topology: Topology, link: BusiestLink, rate: float) -> str:
     """Return a sentence about the busiest link: the share of its capacity in use, and whether it limits the rate.
 
-    last: the line to explain. shares: share of all rows for each rank's experts, empty if equal. If there are too many routes to
-    name a link, the sentence says so.
+    rate: bytes/s of the collective's size that NCCL, GPUs and NICs allow.
     """
-    try:
-        link = busiest(
-            topology, ranks, parts(op, file_of(last.choice.algorithm, comm, topology.facts(comm.types)), comm, shares)
-        )
-    except TooManyRoutesError:
-        return "its pairs have too many routes to name the busiest link"
-    rate = last.choice.rate_bytes_per_s
     used = min(rate, link.rate) * link.weight / link.capacity
     name, limit = topology.link_name(link.link), scaled(link.capacity, "B/s")
     others = f"; {link.others:,} more are as busy" if link.others else ""
