@@ -27,7 +27,7 @@ LARGE = 20e9
 
 
 def kernels(table: Columns) -> list[Kernel]:
-    """Return columns as a list of kernels."""
+    """Return the rows of columns as a list of kernels."""
     fields = [getattr(table, name).tolist() for name in Columns.__slots__]
     return [Kernel(*row) for row in zip(*fields, strict=True)]
 
@@ -52,7 +52,7 @@ def figures(ratio: Floats, table: Columns) -> dict[str, float]:
 
 
 def groups(text: str) -> tuple[str, ...]:
-    """Return the keys of a list such as `class,gpu`. Deciles are within a class. Raises InputError."""
+    """Return the KEYS in a list such as `class,gpu`; deciles get `class` before them. Raises InputError for an unknown key."""
     keys = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for key in keys:
         if key not in KEYS:
@@ -110,7 +110,7 @@ def scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
 
 
 def _learned(predictor: Predictor, kind: str) -> bool:
-    """Return whether a predictor forecasts the kernels of a class: a learned one, or a published one with a fallback."""
+    """Return whether `judge` includes a class: one that the predictor learned, or a published one if it is a `Learned`."""
     classes = predictor.trained_on()
     if not classes or kind.removeprefix(BUSY) in classes:
         return True
@@ -118,7 +118,7 @@ def _learned(predictor: Predictor, kind: str) -> bool:
 
 
 def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
-    """Return which part of a class's kernels on a GPU is new to the predictor: GPU, kernels or nothing."""
+    """Return what is new to the predictor in a class's kernels on a GPU: `GPU`, `kernels` or `nothing`."""
     classes = predictor.trained_on()
     if not classes:
         return "GPU"
@@ -153,20 +153,20 @@ def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Itera
 
 
 def _kernel_errors() -> dict[str, pl.Expr]:
-    """Return the errors of kernels and their bias, from the columns `ratio` and `flop`."""
+    """Return {`mean`, `median`, `p90`, `large`, `bias`: expression} over the columns `ratio` and `flop`, as in `figures`."""
     large = (pl.col("ratio") - 1).abs().filter(pl.col("flop") > LARGE).mean()
     return _percentiles("ratio") | {"large": large, "bias": pl.col("ratio").median()}
 
 
 def _percentiles(column: str, prefix: str = "") -> dict[str, pl.Expr]:
-    """Return the mean, median and 90th percentile of the errors of a column of ratios, with a prefix before their names."""
+    """Return {prefix + `mean`, `median`, `p90`: expression of the absolute relative error} of a column of forecast / measured."""
     kept = (pl.col(column) - 1).abs().drop_nulls()
     found = {"mean": kept.mean(), "median": kept.median(), "p90": kept.quantile(0.9, "linear")}
     return {f"{prefix}{key}": value for key, value in found.items()}
 
 
 def deciles(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return judged kernels with `decile`, 1 to 10, of their time or FLOP within the same class and other keys."""
+    """Return the frame with `decile`, 1 to 10 by time or (`flop-decile`) FLOP, within groups by the other `keys`."""
     if not {"decile", "flop-decile"} & {*keys}:
         return frame
     size = "flop" if "flop-decile" in keys else "seconds"

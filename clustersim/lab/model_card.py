@@ -69,21 +69,21 @@ def constants(name: str, parameters: Parameters) -> Iterator[ChosenConstant]:
 
 
 def speeds(parameters: Parameters) -> dict[tuple[str, str], float]:
-    """Return {(GPU, data type): speed of its matrix units}, relative to the datasheet's."""
+    """Return {(GPU, data type): speed of its matrix units / the datasheet's} from the logarithms `speed.GPU.TYPE`."""
     found = {key.split(".", 1)[1]: value for key, value in parameters.items() if key.startswith("speed.")}
     named = ((*key.rpartition(".")[::2], float(np.ravel(value)[0])) for key, value in sorted(found.items()))
     return {(gpu, dtype): math.exp(value) for gpu, dtype, value in named}
 
 
 def _members(name: str, value: Floats) -> Floats:
-    """Return one value of each constant: the first member's, the one for all GPUs, or the mean of an ensemble."""
+    """Return one value of each constant (size,): the first row for CLASSES, which have one member, else the mean over members."""
     rows = value.reshape(len(value), -1) if value.ndim > 1 else value.reshape(1, -1)
     result: Floats = rows[0] if name in CLASSES else rows.mean(axis=0)
     return result
 
 
 def _labels(name: str, key: str, count: int) -> list[str]:
-    """Return the names of the `count` values of a parameter of a class."""
+    """Return the `count` names of a parameter's values: `key` itself for one value, else with a word or index in brackets."""
     if count == 1:
         return [key]
     known = MEMORIES if key == "share" else _WAITS.get(name, ())
@@ -144,7 +144,7 @@ def _entries(meta: Meta, errors: str) -> Iterator[tuple[str, str, Mapping[str, A
 
 
 def _row(entry: Mapping[str, Any], *more: str) -> tuple[str, ...]:
-    """Return the mean, median and 90th percentile of an entry, its figures `more`, and its bias, as text."""
+    """Return text of the mean, median, 90th percentile and the figures `more` of an entry in percent, and its bias as a ratio."""
     return (*(percent(entry.get(key)) for key in (*FIGURES, *more)), f"{entry['bias']:.2f}")
 
 

@@ -44,7 +44,7 @@ NewPlot = Callable[[str, AxisRange, AxisRange], Plot]
 
 
 class Figure(NamedTuple):
-    """Panels of one kind, one for each class of kernels, with a common legend."""
+    """Panels of one kind, one for each class of kernels, with a common legend. `name` is of a file, `text` explains it."""
 
     name: str
     title: str
@@ -154,7 +154,7 @@ def _percents(value: float) -> str:
 
 
 def _drawn(part: Any) -> Any:
-    """Return at most POINTS kernels, evenly by measured time."""
+    """Return at most POINTS of the kernels in `part`: every nth by measured time."""
     return part.sort("seconds").gather_every(max(1, -(-len(part) // POINTS)))
 
 
@@ -164,7 +164,7 @@ def _title(kind: str, part: Any) -> str:
 
 
 def _points(plot: Plot, some: Any, looks: Mapping[str, MarkLook]) -> dict[str, MarkLook]:
-    """Draw the marks of each GPU, column `y` over the measured time. Return the looks of these GPUs."""
+    """Draw a mark at (`seconds`, `y`) of each row of `some`, by GPU. Return the looks of GPUs with rows."""
     own = {gpu: some.filter(pl.col("gpu") == gpu).select("seconds", "y").rows() for gpu in looks}
     for gpu, rows in own.items():
         plot.marks(rows, looks[gpu][1], looks[gpu][0])
@@ -172,7 +172,7 @@ def _points(plot: Plot, some: Any, looks: Mapping[str, MarkLook]) -> dict[str, M
 
 
 def _deciles(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, MarkLook]:
-    """Draw the errors of a class's kernels by decile of measured time. Return the looks of mean and percentiles."""
+    """Draw the errors of a class's kernels by decile of measured time. Return {`mean`, `median`, …: colour and mark}."""
     rows = list(errors(part, ("class", "decile")))
     medians = {row["decile"]: row["seconds"] for row in rows}
     shown = tuple(place for place in medians if place in (1, 4, 7, 10)) or tuple(medians)
@@ -190,7 +190,7 @@ def _deciles(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, MarkLook]
 
 
 def _boards(new: NewPlot, kind: str, part: pl.DataFrame) -> dict[str, MarkLook]:
-    """Draw the errors of a class's kernels by GPU, those of one kind of news together. Return the looks of the news."""
+    """Draw the mean error of each GPU, with a bar from median to 90th percentile. Return {`unseen: ` news: colour and mark}."""
     news = list(NEWS)
     rows = sorted(errors(part, ("class", "gpu")), key=lambda row: (news.index(row["new"]), row["mean"]), reverse=True)
     y = AxisRange(-0.6, len(rows) - 0.4, ticks_at=tuple(range(len(rows))))

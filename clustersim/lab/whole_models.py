@@ -28,7 +28,7 @@ _BERT = {"inf": "BertForSequenceClassification", "train": "BertForPreTraining"}
 
 
 class ModelRun(NamedTuple):
-    """A measured run: seconds measured, forecast, and NeuSight's forecast (None if not published). `trusted`: see `_trusted`."""
+    """A measured run: seconds `measured`, of our forecast, of NeuSight's (None if not published). `trusted`: see `_trusted`."""
 
     model: str
     gpu: str
@@ -43,17 +43,17 @@ class ModelRun(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Option whose mean it counts for. Mixtures of experts are separate, because their work depends on values."""
+        """Option whose mean the run counts for; EXPERTS for mixtures of experts, whose work depends on values."""
         return EXPERTS if self.model.startswith("switch") else self.option
 
     @property
     def error(self) -> float:
-        """Signed relative error of our forecast."""
+        """Signed relative error of our forecast: 0.1 if it is 10 % too long."""
         return self.ours / self.measured - 1
 
     @property
     def their_error(self) -> float | None:
-        """Signed relative error of NeuSight's forecast."""
+        """Signed relative error of NeuSight's forecast, None if it is not published."""
         return None if self.theirs is None else self.theirs / self.measured - 1
 
 
@@ -70,7 +70,7 @@ class Mean(NamedTuple):
 
 
 def runs(data: Path, predictor: Predictor) -> Iterator[ModelRun]:
-    """Yield the measured single-GPU runs of the table with forecasts. Raises DataError."""
+    """Yield the measured single-GPU runs of the table with forecasts, if the model's configuration is there. Raises DataError."""
     path = data / TABLE
     if not path.is_file():
         raise DataError(f"{path}: no such table; the folder of measurements should hold {TABLE} and {CONFIGS}")
@@ -114,14 +114,14 @@ def _trusted(gpu: str, row: dict[str, Any]) -> bool:
 
 
 def means(found: list[ModelRun]) -> list[Mean]:
-    """Return the mean errors by GPU, mode and option. Implausible totals and mixtures of experts are separate."""
+    """Return the mean errors by GPU, mode and `group`. Implausible totals are separate, and last."""
     keys = dict.fromkeys((one.trusted, one.gpu, one.mode, one.group) for one in found)
     order = sorted(keys, key=lambda key: (not key[0], key[3], key[1], key[2]))
     return [_mean(key, [one for one in found if (one.trusted, one.gpu, one.mode, one.group) == key]) for key in order]
 
 
 def _mean(key: tuple[bool, str, str, str], part: list[ModelRun]) -> Mean:
-    """Return the mean of runs. key: whether they are trusted, GPU, mode, option."""
+    """Return the mean errors of the runs `part`, at least one. key: (trusted, GPU, mode, group)."""
     theirs = [abs(one.their_error) for one in part if one.their_error is not None]
     ours = math.fsum(abs(one.error) for one in part) / len(part)
     trusted, gpu, mode, option = key

@@ -40,7 +40,7 @@ class CsvTable:
         return len(self.places)
 
     def fail(self, row: int, column: str, remedy: str) -> NoReturn:
-        """Raise DataError for one cell."""
+        """Raise DataError for the cell in a row and column, with `remedy` after its value."""
         value = self.cells[column][row] if column in self.cells else ""
         raise DataError(f"{self.places[row]}: {column} is {shown(value) if value else 'missing'}; {remedy}")
 
@@ -211,7 +211,7 @@ def read(path: Path) -> Measurements:
 
 
 def _gpu(text: str) -> str:
-    """Return the name of a GPU's YAML. A path stays a path, because no name would find it again."""
+    """Return the name of a GPU's YAML. A path to a YAML file stays a path, because no name would find it again."""
     found = gpus.load(text)
     return text if text.endswith((".yaml", ".yml")) else found.name
 

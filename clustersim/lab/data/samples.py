@@ -31,7 +31,7 @@ class Samples:
         return Samples(self.table.select(rows), self.gpu[rows], self.seconds[rows])
 
     def of(self, *kinds: str) -> Samples:
-        """Return the kernels of these kinds."""
+        """Return the kernels whose `kind` is one of these."""
         return self.select(np.isin(self.table.kind, kinds))
 
 
@@ -47,11 +47,11 @@ def gpus_of(samples: Samples) -> dict[str, Flags]:
 
 
 def pick(samples: Samples, name: str) -> Samples:
-    """Return the samples of one class."""
+    """Return the samples whose class by `predictors.classes.route` is `name`."""
     return samples.select(route(samples.table) == name)
 
 
 def canonical(samples: Samples) -> Samples:
-    """Return samples with each GPU named as its YAML."""
+    """Return samples with each GPU under the name in its YAML; paths to YAML files stay."""
     names = {name: name if name.endswith((".yaml", ".yml")) else gpus.load(name).name for name in gpus_of(samples)}
     return replace(samples, gpu=np.array([names[name] for name in samples.gpu.tolist()], dtype=np.str_))

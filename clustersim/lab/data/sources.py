@@ -64,7 +64,7 @@ def left_out(data: Data | Path) -> tuple[str, ...]:
 
 
 def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
-    """Return (path, table) of the table `name` in every place that has it. Raises DataError."""
+    """Return (path, table) of the table `name` (of NAMES) in every place that has it. Raises DataError if one is unreadable."""
     found = []
     for path in places(data):
         if (path / name).is_file():
@@ -100,7 +100,7 @@ def own_files(data: Data | Path) -> list[Path]:
 
 
 def digests(data: Data | Path) -> dict[str, str]:
-    """Return the SHA-256 of all input data by table, checkout or own file, as 16 hexadecimal digits."""
+    """Return {table, checkout or own file: 16 hexadecimal digits of its SHA-256} of all input data."""
     result = {f"{OWN}/{file.name}": _digest([file]) for file in own_files(data)}
     for path in places(data):
         result |= {name: _digest([path / name]) for name in NAMES if (path / name).is_file()}
@@ -123,7 +123,7 @@ def _layouts() -> list[Any]:
 
 
 def _checkouts(path: Path) -> list[tuple[Any, Path]]:
-    """Return the layout and the data's folder of a checkout at a path; none if the path is not one or has tidy tables."""
+    """Return [(layout module, folder of its data)] of a checkout at a path; [] if it is not one or has tidy tables."""
     if any((path / name).is_file() for name in NAMES):
         return []
     return [(layout, root) for layout in _layouts() if (root := layout.root(path))][:1]

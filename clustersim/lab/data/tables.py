@@ -54,7 +54,7 @@ _BROKEN_HEADS = 3
 
 
 def read(data: Data | Path, name: str) -> pl.DataFrame:
-    """Return one table of all places, with the columns in use. Raises DataError for missing ones."""
+    """Return a table of all places, with the columns in use. Raises DataError if no place has it, or for a missing column."""
     found, wanted = tables(data, name), _COLUMNS[name]
     if not found:
         where = ", ".join(str(path / name) for path in places(data))
@@ -97,7 +97,7 @@ def _fp32_vectors(frame: pl.DataFrame) -> Samples:
 
 
 def gemm(data: Data | Path) -> Samples:
-    """Return the tensor-core GEMMs: bf16, fp8 (one scale per tensor) and fp4, each m×k by k×n."""
+    """Return the tensor-core GEMMs of kind `linear`: bf16, fp8 (one scale per tensor) and fp4, each m×k by k×n."""
     frame = read(data, GEMM).filter((pl.col("m") > 0) & (pl.col("latency_s") > 0) & pl.col("dtype").is_in([*_DTYPES]))
     m, n, k = (_numbers(frame, name) for name in ("m", "n", "k"))
     return _gemms(frame, "linear", _dtypes(frame), np.ones(len(frame)), m, n, k)
@@ -106,7 +106,7 @@ def gemm(data: Data | Path) -> Samples:
 def _gemms(
     frame: pl.DataFrame, kind: RowValues, dtype: NDArray[np.str_], b: Floats, m: Floats, n: Floats, k: Floats
 ) -> Samples:
-    """Return forward GEMMs; fp8 and fp4 ones write 16 bits."""
+    """Return the rows as GEMMs of op `forward`, `b` of m×k by k×n each; fp8 and fp4 ones write 16 bits."""
     size = _sizes(dtype)
     traffic = b * ((m * k + k * n) * size + m * n * np.maximum(size, 2.0))
     return _samples(frame, kind, "forward", dtype, b, m, n, k, 2 * b * m * n * k, traffic)
@@ -138,7 +138,7 @@ def _flash() -> pl.Expr:
 
 
 def _possible(samples: Samples, full: bool) -> NDArray[np.bool_]:
-    """Return which kernels are not faster than the roofline of their GPU, and with `full` give each SM 128 queries."""
+    """Return a mask of kernels that are not faster than the roofline and, with `full`, have 128 queries for each SM."""
     table, result = samples.table, np.zeros(len(samples), dtype=bool)
     for name, rows in gpus_of(samples).items():
         gpu, part = gpus.load(name), table.select(rows)
@@ -265,7 +265,7 @@ BUSY = "busy/"
 
 
 def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
-    """Return the measured kernels of each class: FP32 of one split, all tensor-core ones, and a user's own.
+    """Return {class: measured kernels}: FP32 of `split`, all tensor-core and published ones, and a user's own.
 
     Missing tables are left out. Raises DataError if nothing is left.
     """
@@ -282,7 +282,7 @@ def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
 
 
 def tensor_samples(data: Data | Path) -> dict[str, Samples]:
-    """Return the measured kernels of the tensor-core classes that have a table."""
+    """Return {class: measured kernels} of the tensor-core classes and of experts, without empty ones."""
     found: dict[str, Samples] = {}
     readers = ((GEMM, "linear", gemm), (ATTENTION, "flash_attention", attention), (EXPERTS, "grouped_gemm", experts))
     for table, kind, read_samples in readers:
@@ -293,7 +293,7 @@ def tensor_samples(data: Data | Path) -> dict[str, Samples]:
 
 
 def own_samples(data: Data | Path) -> dict[str, Samples]:
-    """Return a user's own measured kernels by class, of GEMMs only those of training shapes. Raises DataError."""
+    """Return {class: a user's own measured kernels}; tensor-core `linear` only of training shapes. Raises DataError."""
     files = measured(own_files(data))
     if not files:
         return {}

@@ -106,7 +106,7 @@ def _norm(x: Any, weight: Any) -> Any:
 
 
 def _attention(model: DecoderShape, qkv: Any, angles: tuple[Any, Any]) -> Any:
-    """Return causal attention (batch, sequence, hidden) of the projected queries, keys and values."""
+    """Return causal attention (batch, sequence, hidden) of `qkv` (batch, sequence, heads·dim + 2·kv_heads·dim)."""
     batch, seq, _ = qkv.shape
     kv = model.kv_heads * model.dim
     q, k, v = (

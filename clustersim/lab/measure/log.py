@@ -19,7 +19,7 @@ from clustersim.writing import unwritable
 
 
 class MeasurementLog:
-    """A CSV file with fixed columns. `key` names the columns that identify a row."""
+    """A CSV file with fixed columns. `key` names the columns that identify a row; `known` has the keys of its rows."""
 
     def __init__(self, path: Path, columns: Sequence[str], key: Sequence[str]) -> None:
         self.path, self.columns, self.key = path, tuple(columns), tuple(key)
@@ -30,7 +30,7 @@ class MeasurementLog:
         return self._key(row) in self.known
 
     def append(self, row: Mapping[str, object]) -> None:
-        """Write a row so that it survives the end of the process. Raises DataError."""
+        """Write a row, blank for missing columns, so that it survives the end of the process. Raises InputError."""
         self._write(_line([_text(row.get(name, "")) for name in self.columns]), "a")
         self.known.add(self._key(row))
 
@@ -39,7 +39,7 @@ class MeasurementLog:
         return tuple(_text(row.get(name, "")) for name in self.key)
 
     def _begin(self) -> list[dict[str, str]]:
-        """Return the rows of an earlier run without an incomplete last line, or start a new file."""
+        """Return the rows of an earlier run without an incomplete last line, or start a file. Raises DataError for others."""
         if not exists(self.path) or not self.path.stat().st_size:
             self._write(_line(list(self.columns)), "w")
             return []
@@ -56,7 +56,7 @@ class MeasurementLog:
         return list(reader)
 
     def _write(self, text: str, mode: str) -> None:
-        """Write text to the disk at once. Raises InputError."""
+        """Write or append (`mode`) text to the file, and wait until it is on the disk. Raises InputError."""
         try:
             with self.path.open(mode, encoding="utf-8", newline="") as file:
                 file.write(text)
@@ -103,7 +103,7 @@ WHOLE_KEY = ("gpu", "what", "variant", "mode", "model", "seq", "micro_batch", "a
 
 
 def kernel_row(case: Case, mode: str, device: Device) -> dict[str, object]:
-    """Return the cells of a case before its measurement. `mode` is burst or sustained."""
+    """Return {column: cell} of a case without what is measured. mode: `burst`, `sustained` or ""."""
     kernel = case.kernel._asdict() | {"flop": float(case.kernel.flop), "bytes": float(case.kernel.bytes)}
     return kernel | _place(device) | {"layout": case.layout, "mode": mode, "note": case.note}
 
@@ -142,7 +142,7 @@ def name(one: Case | DutyCase | Trial) -> str:
 
 
 def measured(timing: Timing, reading: Reading) -> dict[str, object]:
-    """Return the cells that a measurement adds to a row."""
+    """Return {`latency_s`, `low_s`, `high_s`, `samples`, `clock_mhz`, `power_w`: cell} of a measurement."""
     names = ("latency_s", "low_s", "high_s", "samples", "clock_mhz", "power_w")
     return dict(zip(names, (*timing, reading.clock, reading.power), strict=True))
 

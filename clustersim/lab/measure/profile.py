@@ -59,7 +59,7 @@ SETS = 32
 
 
 class Bench:
-    """A device with its clock and the four files of its rows."""
+    """A device with its clock and the four files of its rows. `say` receives each line of progress."""
 
     def __init__(self, device: Device, out: Path, say: Callable[[str], None]) -> None:
         self.device, self.say = device, say
@@ -106,7 +106,7 @@ class Bench:
         return self._duty(one) if isinstance(one, DutyCase) else self._case(one)
 
     def _case(self, case: Case) -> Iterator[str]:
-        """Measure a kernel in short bursts. Yield its speed."""
+        """Measure a kernel in short bursts, and append its row. Yield its speed; nothing if its row is known."""
         row = log.kernel_row(case, "burst", self.device)
         if row not in self.kernels:
             timing = self.clock.time(self._launches(case), SAMPLES)
@@ -114,7 +114,7 @@ class Bench:
             yield log.rate(case, "burst", timing, Reading())
 
     def _duty(self, duty: DutyCase) -> Iterator[str]:
-        """Measure a kernel in a burst and over time. Yield its speed in both."""
+        """Measure a kernel in a burst and over time, and append the rows. Yield both speeds; nothing of what is known."""
         yield from self._case(duty.case)
         row = log.duty_row(duty, self.device)
         if row in self.clocks:
@@ -141,7 +141,7 @@ class Bench:
         return int(np.clip(min(2 * self.device.l2, self.device.memory / 8) / bytes_ + 1, 1, SETS))
 
     def _trial(self, trial: Trial) -> Iterator[str]:
-        """Measure a layer, a step, a launch or a copy. Yield its time."""
+        """Measure a layer, a step, a launch or a copy, and append its row. Yield its time; nothing if its row is known."""
         from clustersim.lab.measure.trials import RUNS
 
         row = log.trial_row(trial, self.device)
@@ -170,10 +170,10 @@ EARLY, FINE, COARSE = 1.0, 0.05, 0.5
 def time_rows(
     chunks: Sequence[Chunk], times: Sequence[float], readings: Sequence[Reading]
 ) -> Iterator[dict[str, object]]:
-    """Yield the cells of rows over time: medians of chunks and readings in each interval."""
+    """Yield {column of CLOCK_COLUMNS: value} for each interval with chunks. times: seconds since the start of each reading."""
 
     def piece(at: float) -> tuple[float, float]:
-        """Return the begin and the length of the interval of a time."""
+        """Return the start and length, in seconds, of the interval that contains the time `at`."""
         width = FINE if at < EARLY else COARSE
         return np.floor(at / width) * width, width
 

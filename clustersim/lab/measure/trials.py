@@ -20,7 +20,7 @@ from clustersim.lab.measure.timing import Clock, CudaClock, summary
 
 
 def copy(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of one copy, `to_gpu` or `from_gpu`."""
+    """Return `clock.time` of one pinned copy of `amount` bytes, `to_gpu` or `from_gpu`, as {field of `Timing`: value}."""
     host = torch.ones(trial.amount, dtype=torch.uint8, pin_memory=device.real)
     with clock.scope():
         own = torch.ones(trial.amount, dtype=torch.uint8, device=device.kind)
@@ -32,7 +32,7 @@ COUNT = 1000
 
 
 def launch_cost(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of one launch: `dispatch` is CPU time, `stream` and `graph` GPU time. Raises Unavailable."""
+    """Return {field of `Timing`: value} of a launch: `dispatch` on the CPU, `stream`, `graph` on the GPU. Raises Unavailable."""
     value = torch.zeros(64, device=device.kind)
     if trial.variant == "dispatch":
         count = COUNT // 10
@@ -57,7 +57,7 @@ LONG = 5.0
 
 
 def training_step(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return seconds of a step, tokens, and peak memory in bytes. Raises Unavailable for a trial that does not fit."""
+    """Return {column: cell} of a step, `between` (begin and end) and `kernels`. Raises Unavailable if it does not fit."""
     model = trial.model
     if model is None:
         raise Unavailable("a step needs a model")
@@ -87,13 +87,13 @@ def _steady_steps(step: Callable[[], object], device: Device, least: float) -> l
 
 
 def _allocated(device: Device) -> float:
-    """Return the bytes that PyTorch has allocated on the GPU before the next step."""
+    """Return the bytes that PyTorch has allocated on the GPU now, after a garbage collection; 0 on a CPU."""
     gc.collect()
     return float(torch.cuda.memory_allocated()) if device.real else 0.0
 
 
 def step_kernels(step: Callable[[], object], device: Device) -> list[dict[str, object]]:
-    """Return the name, calls and seconds of each kernel in `TRACED` steps, by torch.profiler."""
+    """Return rows {name, calls, seconds, steps} of the kernels in `TRACED` steps, by torch.profiler; none on a CPU."""
     if not device.real:
         return []
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -215,7 +215,7 @@ PART_CALLS = 10
 
 
 def mixture_part(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of one part of a mixture's layer, forward and backward pass, of `PART_CALLS` in a row.
+    """Return {column: cell} of one part of a mixture's layer, timed as the mean of `PART_CALLS` forward and backward passes.
 
     That is the larger of the host's and the GPU's time. `kernels` has the GPU's. Raises Unavailable.
     """

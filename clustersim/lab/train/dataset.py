@@ -34,7 +34,7 @@ WEIGHT = {"pascal": 0.25, "turing": 0.5, "ada": 0.25}
 
 
 class Dataset(NamedTuple):
-    """Samples of one class as inputs of a model: arrays with one row per kernel, and `gpu`, the index of its GPU."""
+    """Samples of one class as inputs of a model: arrays with one row per kernel. `inputs` has `gpu`, one-hot (rows, GPUs)."""
 
     inputs: dict[str, Floats]
     seconds: Floats
@@ -44,7 +44,7 @@ class Dataset(NamedTuple):
 
 
 def dataset(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Floats]], patience: float) -> Dataset:
-    """Return samples as inputs. `describe` returns them for the kernels of one GPU.
+    """Return samples as inputs of a model. describe: kernels of one GPU -> {input: array (rows, …)}.
 
     The weight of kernels shorter than `patience` seconds falls in proportion, because the dispatch of the call hides them.
     """
@@ -56,7 +56,7 @@ def dataset(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Float
 
 
 def inputs_of(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Floats]]) -> dict[str, Floats]:
-    """Return the inputs (row, …) that `describe` gives for the kernels of each GPU."""
+    """Return {input: array (rows, …)}: what `describe`, called once for each GPU with its kernels, returns for them."""
     inputs: dict[str, Floats] = {}
     for gpu, rows in gpus_of(samples).items():
         for name, value in describe(samples.table.select(rows), gpus.load(gpu)).items():
@@ -65,17 +65,17 @@ def inputs_of(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Flo
 
 
 def expected_dispatch(name: str) -> float | None:
-    """Return the initial dispatch of a class's eager calls in seconds; None if it is known."""
+    """Return the initial dispatch of a class's eager calls in seconds; None for classes that were timed in CUDA graphs."""
     return None if name in GRAPHED else 3e-6 if name in TENSOR else 3e-5
 
 
 def nuisance(members: int, data: Dataset, dispatch: float | None) -> dict[str, Floats]:
-    """Return the nuisance parameters of a dataset's GPUs: the dispatch of a call (log s), if any."""
+    """Return {`gpu.dispatch`: log s (members, GPUs)}, all at `dispatch` seconds; {} if that is None."""
     return {"gpu.dispatch": np.full((members, len(data.share)), np.log(dispatch))} if dispatch else {}
 
 
 def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: Any) -> Any:
-    """Return log(seconds) of an eager call on its GPU: dispatch + kernel, or launch + kernel."""
+    """Return log(seconds) of eager calls (members, rows): kernel plus the GPU's `gpu.dispatch`, or plus LAUNCH without it."""
     dispatch = LAUNCH
     if "gpu.dispatch" in parameters:
         dispatch = (rows["gpu"] * xp.exp(parameters["gpu.dispatch"])[:, None, :]).sum(-1)
@@ -83,7 +83,7 @@ def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: 
 
 
 def forget(parameters: Mapping[str, Floats], share: Floats) -> dict[str, Floats]:
-    """Return parameters without those of single GPUs. `dispatch` (s) becomes their mean."""
+    """Return parameters without those of single GPUs (`gpu.…`), with `dispatch` (s): their weighted mean, or LAUNCH."""
     kept = {name: value for name, value in parameters.items() if not name.startswith("gpu.")}
     known = "gpu.dispatch" in parameters
     dispatch = float((np.exp(parameters["gpu.dispatch"]) @ share).mean()) if known else LAUNCH
@@ -125,7 +125,7 @@ def splits(data: Data | Path, seed: int) -> dict[str, TrainTestSplit]:
 
 
 def _leave_out(split: TrainTestSplit, data: Data | Path) -> TrainTestSplit:
-    """Return the split without the GPUs to leave out. Their kernels become the test samples if there are no others."""
+    """Return the split without training samples of the GPUs to leave out. They become the test samples if there are no others."""
     held_out = np.isin(canonical(split.train).gpu, left_out(data))
     test = split.train.select(held_out) if split.test is None and held_out.any() else split.test
     return TrainTestSplit(split.train.select(~held_out), test)
@@ -139,7 +139,7 @@ def thin(samples: Samples, groups: NDArray[np.str_] | None, rng: np.random.Gener
 
 
 def held_shapes(samples: Samples) -> Flags:
-    """Return which samples have a held-out shape: one in five, by a hash of m, n and k, the same on all GPUs."""
+    """Return a mask of samples with a held-out shape: one in five, by a hash of m, n and k, the same on all GPUs."""
     table = samples.table
     sides = np.stack([table.m, table.n, table.k]).astype(np.int64)
     result: Flags = (_PRIMES @ sides // 64) % 5 == 0

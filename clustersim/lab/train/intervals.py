@@ -24,7 +24,7 @@ FEWEST = 200
 
 
 class Residuals(NamedTuple):
-    """Measured / forecast of kernels of one class on one GPU, with the GPU or the shapes outside the training data."""
+    """Seconds of forecasts and measured / forecast of one class on a GPU of generation `group`, `seen` in training or not."""
 
     group: str
     seen: bool
@@ -33,7 +33,7 @@ class Residuals(NamedTuple):
 
 
 def quantiles(residuals: Sequence[Residuals]) -> dict[str, Any]:
-    """Return {new, seen: [[low, high] of short, medium and long kernels]} of one class, without groups that have no residuals."""
+    """Return {`new`, `seen`: [[low, high] of short, medium and long kernels], `widen`: power}, without empty groups."""
     result: dict[str, Any] = {}
     for name, part in (("new", _new(residuals)), ("seen", [one for one in residuals if one.seen and len(one.ratio)])):
         if part:
@@ -42,7 +42,7 @@ def quantiles(residuals: Sequence[Residuals]) -> dict[str, Any]:
 
 
 def _new(residuals: Sequence[Residuals]) -> list[Residuals]:
-    """Return the residuals of new GPUs, or of all GPUs if those are of fewer than GENERATIONS generations."""
+    """Return the residuals of GPUs not trained on, or of all GPUs if those are of fewer than GENERATIONS generations."""
     filled = [one for one in residuals if len(one.ratio)]
     new = [one for one in filled if not one.seen]
     return new if len({one.group for one in new}) >= GENERATIONS else filled
@@ -64,7 +64,7 @@ def widening(residuals: Sequence[Residuals]) -> float:
 
 
 def _quantiles(part: Sequence[Residuals], size: int) -> list[float]:
-    """Return the interval of kernels of one length (index between EDGES), of all lengths if they are few."""
+    """Return [low, high] of measured / forecast for lengths of index `size` between EDGES, for all if such kernels are few."""
     masks = [np.searchsorted(EDGES, one.forecast) == size for one in part]
     enough = sum(int(mask.sum()) for mask in masks) >= FEWEST
     picked = [one.ratio[mask] if enough else one.ratio for one, mask in zip(part, masks, strict=True)]
@@ -79,7 +79,7 @@ def _quantiles(part: Sequence[Residuals], size: int) -> list[float]:
 
 
 def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None:
-    """Return the share of kernels on new GPUs inside the interval of the other generations' residuals; None if one only."""
+    """Return the mean share of kernels inside the interval from all other generations' residuals; None with one generation."""
     new = _new(residuals)
     names = list(dict.fromkeys(one.group for one in new))
     if len(names) < 2:
@@ -88,7 +88,7 @@ def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None
 
 
 def _covered(new: Sequence[Residuals], name: str, widen: float) -> float:
-    """Return the share of a generation's kernels inside the interval of the others, widened by a power."""
+    """Return the share of generation `name`'s kernels inside the interval of the others, its ends raised to the power `widen`."""
     others = [one for one in new if one.group != name]
     table = {"new": [_quantiles(others, size) for size in range(len(EDGES) + 1)], "widen": widen}
     inside = []

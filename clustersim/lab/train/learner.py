@@ -58,7 +58,7 @@ FEW = 64
 
 
 def scalable(predictor: Predictor, name: str) -> bool:
-    """Return whether a measured scalar changes the forecasts of `predictor` for the class `name`."""
+    """Return whether `with_scalar` supports `predictor`: its learner calibrates, and class `name` has a speed of GEMMs."""
     if not isinstance(predictor, Learned) or "gemm.level" not in predictor.weights.classes.get(name, {}):
         return False
     how = of(predictor)

@@ -52,14 +52,14 @@ def resumable(learner: Learner, scratch: Path | None) -> Learner:
     method, own = learner.method.name, learner.own
 
     def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
-        """Return the cached result of `learner.fit`."""
+        """Return the result of `learner.fit`, from `scratch` if it is there."""
         path = scratch / f"{_key((method, name, seed), samples, {})}.npz"
         found = _kept(path, lambda: learner.fit(name, samples, seed, progress))
         progress(name, 1, 1)
         return found
 
     def fit_own(parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
-        """Return the cached result of `learner.own`."""
+        """Return the result of `learner.own`, from `scratch` if it is there."""
         assert own is not None
         path = scratch / f"{_key((method, 'own', seed), samples, parameters)}.npz"
         return _kept(path, lambda: own[1](parameters, samples, seed, progress))
@@ -68,7 +68,7 @@ def resumable(learner: Learner, scratch: Path | None) -> Learner:
 
 
 def _kept(path: Path, learn: Callable[[], dict[str, Floats]]) -> dict[str, Floats]:
-    """Return the arrays of a file; if it is absent or damaged, the result of `learn` after writing it there."""
+    """Return the arrays of an npz file; if it is absent or damaged, the result of `learn` after writing it there."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
@@ -80,7 +80,7 @@ def _kept(path: Path, learn: Callable[[], dict[str, Floats]]) -> dict[str, Float
 
 
 def _key(names: tuple[object, ...], samples: Samples, parameters: Parameters) -> str:
-    """Return the hash of a result: of its names, of samples, of the parameters it builds on, and of `code()`."""
+    """Return 24 hexadecimal digits that identify a result: of its names, samples, the parameters it builds on, and `code()`."""
     state = hashlib.sha256(repr((*names, code())).encode())
     columns = (*(getattr(samples.table, field) for field in Columns.__slots__), samples.gpu, samples.seconds)
     for array in (*columns, *(parameters[name] for name in sorted(parameters))):
@@ -90,7 +90,7 @@ def _key(names: tuple[object, ...], samples: Samples, parameters: Parameters) ->
 
 @cache
 def code() -> str:
-    """Return the hash of everything that affects training besides samples and seed: code and tables, GPUs' figures, torch."""
+    """Return a hash of all that affects training besides samples and seed: code and tables, GPUs' figures, torch."""
     state = hashlib.sha256((version("torch") if find_spec("torch") else "").encode())  # linear learns without it
     rooms = ("predictors", "lab/data", "lab/train")
     files = [path for room in rooms for path in sorted((PACKAGE / room).rglob("*")) if path.suffix in CODE]
@@ -100,7 +100,7 @@ def code() -> str:
 
 
 def discard(scratch: Path) -> None:
-    """Remove the scratch folder of a finished training."""
+    """Remove the results in the scratch folder of a finished training, and the folder if nothing else is in it."""
     for path in scratch.glob("*.npz"):
         path.unlink(missing_ok=True)
     if scratch.is_dir() and not any(scratch.iterdir()):
@@ -111,7 +111,7 @@ WeightsByClass = Mapping[str, Mapping[str, Floats]]
 
 
 class HeldOut(NamedTuple):
-    """Errors of one class by GPU on held-out kernels, and their residuals."""
+    """`errors` {GPU: figures} of one class on held-out kernels, and their residuals."""
 
     errors: dict[str, Any]
     residuals: list[Residuals]
@@ -158,13 +158,13 @@ def learn(
 
 
 def _coverage(residuals: list[Residuals]) -> dict[str, float | None]:
-    """Return the coverage of generations left out, with the plain quantiles of the others and with widened ones."""
+    """Return {`plain`, `widened`: `intervals.coverage` without and with widening, `widen`: `intervals.widening`} of one class."""
     widen = intervals.widening(residuals)
     return {"plain": intervals.coverage(residuals), "widened": intervals.coverage(residuals, widen), "widen": widen}
 
 
 def _bundles(learner: Learner, plan: Mapping[str, TrainTestSplit]) -> list[tuple[str, ...]]:
-    """Return the classes of `plan`, with those that share parameters in one group."""
+    """Return groups of classes of `plan`: `learner.together`'s, which share parameters, and each other class alone."""
     shared = [tuple(name for name in names if name in plan) for names in learner.together]
     return [names for names in shared if names] + [(n,) for n in plan if not any(n in names for names in shared)]
 
@@ -177,7 +177,7 @@ def _own(
     seed: int,
     progress: TrainingProgress,
 ) -> HeldOut:
-    """Add the networks of single GPUs to a class, and judge them on held-out shapes."""
+    """Add the parameters of `learner.own` to `classes[name]`, learned without held-out shapes. Return the errors on those."""
     assert learner.own is not None
     samples, held_out = canonical(split.train), held_shapes(split.train)
     classes[name] = classes[name] | learner.own[1](classes[name], samples.select(~held_out), seed, progress)
@@ -185,9 +185,9 @@ def _own(
 
 
 def memory(samples: Samples) -> dict[str, Floats]:
-    """Return the share of the bandwidth that element-wise kernels of at least 0.3 ms reach, and the dispatch (s).
+    """Return {`fraction` of the bandwidth that element-wise kernels of over 0.3 ms reach, at most 1, `dispatch` in seconds}.
 
-    It is the median on each GPU, averaged with the weights of the GPUs, without a dispatch of 25 us.
+    The fraction is the median on each GPU, without dispatch, averaged with the weights of the GPUs; 0.8 without such kernels.
     """
     overhead, shares, weights = 25e-6, [], []
     for name, rows in gpus_of(samples).items():
@@ -207,7 +207,7 @@ def _judge(
     seed: int,
     progress: TrainingProgress,
 ) -> HeldOut:
-    """Return the errors of a class on its test samples, or on each generation of GPUs with a fit without it."""
+    """Return the errors of a class on its test samples, or else on each generation of GPUs by a fit without that generation."""
     split = plan[name]
     if split.test is not None:
         return _errors(_temporary(learner, classes), name, split.test, set(_names(split.train)), learner)
@@ -225,12 +225,12 @@ def _judge(
 
 
 def _labelled(progress: TrainingProgress, label: str, task: str, done: int, total: int) -> None:
-    """Report progress of a task with a label after its name."""
+    """Call `progress` with `label` appended to the task's name."""
     progress(task + label, done, total)
 
 
 def _errors(predictor: Learned, name: str, samples: Samples, seen: set[str], learner: Learner | None = None) -> HeldOut:
-    """Return the errors of a class on samples; with `learner`, also those after a few kernels of a new GPU set its speed."""
+    """Return `figures`, `count` and `unseen` of a class by GPU; with `learner`, also `scalar` for GPUs that are not `seen`."""
     errors, residuals = dict[str, Any](), []
     for gpu, ratio, part in ratios(predictor, name, samples):
         errors[gpu.name] = figures(ratio, part.table) | {"count": len(part), "unseen": gpu.name not in seen}
@@ -244,7 +244,7 @@ def _errors(predictor: Learned, name: str, samples: Samples, seen: set[str], lea
 
 
 def _wide(learner: Learner | None, predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, Any]:
-    """Return the errors on GEMMs with all sides of at least 256, by data type; also with one scalar."""
+    """Return {data type: `figures` on GEMMs with all sides of at least 256}; with `learner`, each also has `scalar`."""
     table, result = samples.table, dict[str, Any]()
     for dtype in np.unique(table.dtype).tolist():
         rows = (np.minimum(np.minimum(table.m, table.n), table.k) >= 256) & (table.dtype == dtype)
@@ -258,7 +258,7 @@ def _wide(learner: Learner | None, predictor: Learned, name: str, gpu: Gpu, samp
 
 
 def _scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, float]:
-    """Return the errors if a few kernels set one scalar for each data type, on all other kernels."""
+    """Return `figures` of the kernels left after FEW kernels of each data type set the GPU's speed; {} if none are left."""
     ratio = scaled(predictor, name, gpu, samples)
     rest = np.isfinite(ratio)
     return figures(ratio[rest], samples.table.select(rest)) if rest.any() else {}

@@ -55,7 +55,7 @@ def fit_vectors(name: str, samples: Samples, seed: int, progress: TrainingProgre
 
 
 def _weight(facts: Dataset) -> Floats:
-    """Return the root of each kernel's weight; short kernels count less, and each GPU has its share."""
+    """Return the square root of each kernel's weight (rows,): sum 1, each GPU has its `share`, short kernels have less."""
     weight = np.clip(facts.seconds / PATIENCE, 0.02, 1.0) ** 1.5
     own = facts.inputs["gpu"]
     weight *= own @ (facts.share / np.maximum(weight @ own, 1e-30))
@@ -64,7 +64,7 @@ def _weight(facts: Dataset) -> Floats:
 
 
 def start(kind: str) -> dict[str, Floats]:
-    """Return the initial parameters of one kind."""
+    """Return {parameter: logit or logarithm (size,)} to begin with for `elementwise`, `softmax` or `layernorm` kernels."""
     share = np.array(SHARES)
     return {
         "share": np.log(share / (1 - share)),
@@ -81,7 +81,7 @@ def _unpack(x: Floats, like: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _misses(parameters: Mapping[str, Floats], facts: Dataset) -> Floats:
-    """Return the log error of each kernel (row,), large ones shrunk, so that the square is the Huber loss."""
+    """Return ln(forecast / measured) of each kernel (rows,), shrunk if large, so that the square is the Huber loss."""
     one = {key: value[None] for key, value in parameters.items()}
     kernel = np.exp(log_seconds(one, facts.inputs)[0])
     dispatch = facts.inputs["gpu"] @ np.exp(parameters["dispatch"])
@@ -93,7 +93,7 @@ def _misses(parameters: Mapping[str, Floats], facts: Dataset) -> Floats:
 
 
 def descend(errors: Callable[[Floats], Floats], x: Floats, steps: int = 60) -> Floats:
-    """Return the x of least squared errors near `x`, by Levenberg-Marquardt with finite differences."""
+    """Return the x (size,) of least sum of squared `errors` near `x`, by at most `steps` Levenberg-Marquardt steps."""
     now, damping = errors(x), 1e-2
     for _ in range(steps):
         slopes = np.stack([(errors(x + step) - now) / 1e-4 for step in 1e-4 * np.eye(len(x))], axis=1)
@@ -123,7 +123,7 @@ DISPATCH = 3e-5
 
 
 def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, Floats]:
-    """Return parameters with the speed of `gpu` set by a few measured kernels, one number for each of their data types.
+    """Return parameters with `speed.GPU.TYPE` of `gpu` set by its measured kernels, one value for each of their data types.
 
     The speed makes the median of forecast / measured one, and is found by bisection. An eager call includes its dispatch.
     """
@@ -139,7 +139,7 @@ def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, 
 
 
 def fit_products(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
-    """Return the constants that all GPUs share and the speed of each, learned in torch."""
+    """Return the constants that all GPUs share and the GPUs' speeds, named as by `_settled`. name: shown with progress."""
     kinds = np.char.add(np.array(_groups(samples)), samples.table.kind)
     samples = thin(samples, kinds, np.random.default_rng(seed), ROWS)
     kind = gemm.units(str(samples.table.dtype[0]))
@@ -166,7 +166,7 @@ LEAST, UNSEEN = 128, 0.02
 def fit_own(
     parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress = silent
 ) -> dict[str, Floats]:
-    """Return a table for each GPU and data type of the samples: what the model for all GPUs does not explain.
+    """Return {`own.GPU.TYPE.table`: what the model for all GPUs does not explain, `own.GPU.TYPE.speed`} for GEMMs of op `linear`.
 
     A network smooths what was measured; the table has its forecasts, made to grow with every side.
     """
@@ -243,7 +243,7 @@ def _network(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
 
 
 def _smooth(parameters: Parameters, net: Parameters, gpu: Gpu, table: Columns) -> Floats:
-    """Return log(seconds in a job) of products by a network."""
+    """Return log(seconds in a job) of GEMMs (rows,): the model for all GPUs plus the correction of the network `net`."""
     base = np.empty(len(table))
     for rows in parts(table):
         base[rows] = np.log(shared(parameters, table.select(rows), gpu, alone=False)[0])
@@ -252,7 +252,7 @@ def _smooth(parameters: Parameters, net: Parameters, gpu: Gpu, table: Columns) -
 
 
 def _residual(parameters: Parameters, samples: Samples, gpu: Gpu) -> Floats:
-    """Return log(measured / forecast) of GEMMs, without the cast of an input in a table."""
+    """Return ln(measured / forecast) of GEMMs (rows,), within ±REACH; an input's cast is subtracted from the measured seconds."""
     result = np.empty(len(samples))
     for rows in parts(samples.table):
         busy, cast = shared(parameters, samples.table.select(rows), gpu, alone=True)
@@ -261,14 +261,14 @@ def _residual(parameters: Parameters, samples: Samples, gpu: Gpu) -> Floats:
 
 
 def _groups(samples: Samples) -> list[str]:
-    """Return the GPU and data type of each row, such as `h100-sxm.bf16`."""
+    """Return the GPU's name in its YAML and the data type of each row, such as `h100-sxm.bf16`."""
     names = {name: gpus.load(name).name for name in gpus_of(samples)}
     pairs = zip(samples.gpu.tolist(), samples.table.dtype.tolist(), strict=True)
     return [f"{names[gpu]}.{dtype}" for gpu, dtype in pairs]
 
 
 def _boards(samples: Samples) -> dict[str, Gpu]:
-    """Return {group: GPU}. A GPU of a user's own file is known only by its path."""
+    """Return {group of `_groups`: GPU}. A GPU of a user's own file is known only by its path."""
     pairs = dict.fromkeys(zip(_groups(samples), samples.gpu.tolist(), strict=True))
     return {group: gpus.load(name) for group, name in pairs}
 
@@ -277,7 +277,7 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
     """Return the function (xp, parameters, rows) -> log(seconds) of a GEMM in a table, for matrix units of a kind."""
 
     def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-        """Return log(seconds) of GEMMs with the speeds of their GPUs, and the cast or dispatch that tables include."""
+        """Return log(seconds) of GEMMs (members, rows), plus a cast for `tensor`, else plus the GPU's dispatch."""
         own = (rows["gpu"] * parameters["gpu.speed"][:, None, :]).sum(-1)
         busy = gemm.log_seconds(xp, parameters, {**rows, "speed": own})
         if kind == "tensor":
@@ -288,7 +288,7 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
 
 
 def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return the weight of each row, and of each GPU and data type. Generations count equally, and similar GPUs share."""
+    """Return weights of rows, and of `names` (sum 1); each generation and type has its WEIGHT. own: index of a row's name."""
     kinds = [boards[name].architecture for name in names]
     family = [f"{GENERATIONS.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
     share = np.array([WEIGHT.get(a, 1.0) / family.count(f) for a, f in zip(kinds, family, strict=True)])
@@ -297,7 +297,7 @@ def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]
 
 
 def _settled(found: Mapping[str, Floats], names: list[str], shares: Floats) -> dict[str, Floats]:
-    """Return parameters for forecasts: speeds named by GPU, and their weighted mean for all other GPUs."""
+    """Return `found` with `gpu.speed` as `speed.GPU.TYPE` and its means `level.TYPE`, `gemm.level`; `dispatch`, `busy` (s)."""
     speeds = found["gpu.speed"]
     result = {name: value for name, value in found.items() if not name.startswith("gpu.")}
     result |= {f"speed.{name}": speeds[:, [column]] for column, name in enumerate(names)}
@@ -317,7 +317,7 @@ OWN = ("half/linear", "narrow/linear")
 
 
 def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
-    """Return the parameters of one class, or of classes that share them, learned from its samples."""
+    """Return {parameter: values} of the class `name`, or of classes that share them, learned from its samples."""
     if name in vector.CLASSES:
         return fit_vectors(name, samples, seed, progress)
     for family in FEW:
@@ -327,7 +327,7 @@ def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = sil
 
 
 def _fit_few(name: str, family: Any, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
-    """Return the few constants of attention or of grouped GEMMs, learned in torch. family: the module of their law."""
+    """Return the constants of attention or grouped GEMMs, and `dispatch` (s). family: module with their formula."""
     facts = dataset(samples, family.terms, patience=2e-5)
     inputs = {key: value for key, value in facts.inputs.items() if key != "gpu"}
     begin = family.start(FEW_BUDGET.members)
