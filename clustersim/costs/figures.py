@@ -15,6 +15,7 @@ from clustersim.errors import shown
 
 
 def _bare_number(value: object) -> object:
+    """Return a value that is not text. Raises ValueError for text, such as `2 USD`."""
     if isinstance(value, str):
         raise ValueError(f"{shown(value)} must be a number alone, in the unit of the default")
     return value
@@ -147,10 +148,7 @@ class Figures(Spec):
 
 
 def load(path: str | Path | None = None, rent: float | None = None) -> Figures:
-    """Return the figures, overridden by those of a YAML file. rent: USD per GPU-hour for every GPU.
-
-    Raises ConfigError for an error in the file, and for a rent that is not positive.
-    """
+    """Return the figures, overridden by a YAML file's. rent: USD per GPU-hour for every GPU. Raises ConfigError if invalid."""
     base = read_packaged(DEFAULTS)
     if path is None and rent is None:
         return _shipped()

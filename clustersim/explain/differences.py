@@ -62,6 +62,7 @@ class Comparison:
 
 
 def _parts(summary: RunSummary, what: str) -> Mapping[str, float]:
+    """Return {part: seconds} of `what`, as in `Comparison.seconds`."""
     path = summary.critical_path
     if what == "by_link":
         return {row.link or row.what: row.path_s for row in path.by_link}
@@ -75,6 +76,7 @@ def compared(folders: Sequence[Path]) -> Comparison:
 
 
 def _compared(folder: Path) -> ComparedResult:
+    """Return the result in a folder, with its input files read. Raises InputError for an unreadable one."""
     stored, summary = StoredRun.of(folder), run_summary(folder)
     with stored.holding() as files:
         return ComparedResult(str(folder), dict(_inputs(stored, summary, files)), summary)
@@ -104,6 +106,7 @@ def _inputs(stored: StoredRun, summary: RunSummary, files: Inputs) -> Iterator[t
 
 
 def _unchanged(path: Path, sha: str, files: Inputs) -> bool:
+    """Return whether a file has the digest `sha`; files: contents that are already read."""
     try:
         return digest(files.get(str(path)) or read_bytes(path)) == sha
     except InputError:
@@ -111,6 +114,7 @@ def _unchanged(path: Path, sha: str, files: Inputs) -> bool:
 
 
 def _keys(question: StepQuestion) -> Iterator[tuple[str, object]]:
+    """Yield (dotted key, value) of the cluster and the workload of a question."""
     spec, specs = described(question.document)
     cluster: dict[str, Any] = {
         "cluster": {"nodes": spec.cluster.nodes, "node": specs.node.model_dump()},

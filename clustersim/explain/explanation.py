@@ -114,6 +114,7 @@ class Explanation:
 
 
 def _facts(change: WhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
+    """Return JSON data of a what-if: its changes, step and gain in seconds. step: seconds of the run's step."""
     gain = None if change.step_time is None else step - change.step_time
     return {
         "name": change.name,
@@ -131,10 +132,7 @@ def _facts(change: WhatIf, step: float, question: StepQuestion) -> dict[str, Any
 def explained(
     question: StepQuestion, progress: Progress = silent, known: StepResult | None = None, figures: Figures | None = None
 ) -> Explanation:
-    """Return the explanation of a run. Raises InputError for errors in its files.
-
-    known: its result, if it was already simulated. figures: prices of what-ifs that change the cluster; default: `load()`.
-    """
+    """Return a run's explanation. known: its result, if it was simulated. figures: prices; None: default. Raises InputError."""
     document = question.document
     progress("the run as it is")
     simulator = Simulator(known.topology if known else build(document))

@@ -114,6 +114,7 @@ def measured(path: Path) -> MeasuredStep:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Return the trace in a file, gzipped or not, with a list of `traceEvents`. Raises InputError."""
     raw = read_bytes(path, "a trace of torch.profiler", MOST)
     try:
         if raw[:2] == b"\x1f\x8b":
@@ -174,6 +175,7 @@ def _marks(events: Iterable[TraceEvent]) -> list[tuple[float, float]]:
 
 
 def _ran(event: TraceEvent, args: Mapping[str, object], stream: str, start: float, end: float) -> Ran:
+    """Return an event as `Ran` with its class, and for communication its collective, `other` if unknown."""
     name = event.name
     kind = next((kind for kind, wanted in _CLASS.items() if wanted.search(name)), OTHER)
     called = str(args.get("Collective name", "")) or name
@@ -197,6 +199,7 @@ def _exclusive(thread: str, operators: Sequence[TraceEvent]) -> list[Ran]:
     now = 0.0
 
     def until(time: float) -> None:
+        """Add a run of the innermost open operator from `now` to `time`."""
         nonlocal now
         if open_ and time > now:
             runs.append(_ran(open_[-1], {}, thread, now, time))
@@ -216,6 +219,7 @@ def _exclusive(thread: str, operators: Sequence[TraceEvent]) -> list[Ran]:
 
 
 def _rank(data: Mapping[str, Any]) -> int | None:
+    """Return the rank that a trace names; None if it names none or an impossible one."""
     info = data.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < LATEST else None

@@ -40,6 +40,7 @@ def lines(explained: Explanation, look: Look = PLAIN) -> list[str]:
 
 
 def _path(explained: Explanation) -> Iterator[str]:
+    """Yield lines on the critical path's time by kind, stream, link and rank, largest share first."""
     path, total = explained.summary["critical_path"], explained.step_time
     kinds = ((NAMES.get(kind, kind).partition(" (")[0], s) for kind, s in explained.summary["critical_path_s"].items())
     cuts = {
@@ -54,6 +55,7 @@ def _path(explained: Explanation) -> Iterator[str]:
 
 
 def _line(name: str, rows: Sequence[tuple[str, float]], total: float) -> list[str]:
+    """Return a line of the largest FEW shares of `total` in percent, and the rest. rows: (name, seconds)."""
     shares = [f"{what} {100 * seconds / total:.1f} %" for what, seconds in rows[:FEW]]
     rest = sum(seconds for _, seconds in rows[FEW:])
     shares += [f"{len(rows) - FEW} more {100 * rest / total:.1f} %"] if len(rows) > FEW else []
@@ -81,6 +83,7 @@ def _rank(row: Mapping[str, Any]) -> str:
 
 
 def _bottlenecks(explained: Explanation, strong: Emphasis) -> list[str]:
+    """Return lines on the links that limit the step, and the step without each limit."""
     if not explained.bottlenecks:
         return wrapped("bottleneck none: no link slows the critical path", "  ")
     first, *others = explained.bottlenecks
@@ -107,6 +110,7 @@ def _signed(share: float) -> str:
 
 
 def _rests_on(explained: Explanation) -> Iterator[str]:
+    """Yield lines on the constants whose spread changes the step most."""
     yield "what the answer rests on"
     for item in explained.rests_on:
         effect = f"± {100 * item.spread:.2g} % → ± {100 * item.effect:.2g} % of the step"
@@ -114,6 +118,7 @@ def _rests_on(explained: Explanation) -> Iterator[str]:
 
 
 def _outcomes(explained: Explanation, look: Look) -> Iterator[str]:
+    """Yield the table of what-ifs with a step, then those that only make it longer, then impossible ones."""
     step = explained.step_time
     had = [(case, case.step_time) for case in explained.outcomes if case.step_time is not None]
     longer = [f"{case.name} {_signed(seconds / step - 1)} %" for case, seconds in had if case.free and seconds > step]
@@ -181,6 +186,7 @@ def _values(values: Sequence[object]) -> list[str]:
 
 
 def _seconds(comparison: Comparison) -> Iterator[str]:
+    """Yield tables of the parts that differ between results by more than _LEAST_CHANGE of the step."""
     titles = {
         "breakdown_s": "where the seconds went, mean of ranks",
         "critical_path_s": "where the seconds went, critical path",
@@ -222,6 +228,7 @@ def _alike(rows: Iterable[Sequence[str]]) -> int:
 
 
 def _cells(values: Sequence[float]) -> list[str]:
+    """Return texts: the first duration, then each other with its signed change, "" if equal."""
     first, *others = values
     changes = [
         "" if other == first else f"{'-' if other < first else '+'}{duration(abs(other - first))}" for other in others

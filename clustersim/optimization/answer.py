@@ -44,8 +44,8 @@ def answer(
 ) -> SearchResult:
     """Return the `top` points of a space that minimize an objective.
 
-    Keys missing in the space have the workload's values, except those added by `wider`. Raises InputError with a remedy if no
-    point has a result.
+    Keys missing in the space have the workload's values, except those added by `wider`. Raises InputError if no point has a
+    result.
     """
     check_values(case, sweep)
     sweep = wider(case, sweep)
@@ -171,6 +171,7 @@ def _smallest(case: SweepInputs, space: CandidateSpace) -> tuple[float, Point] |
 
 
 def _peak_bytes(case: SweepInputs, point: Point) -> float:
+    """Return the peak bytes of the GPU that needs most; infinity if the point is illegal."""
     simulator = case.cluster(point).simulator
     with suppress(InputError):
         return max(peak.total for peak in simulator.preparation.peaks(simulator.placed(case.job(point))))

@@ -85,6 +85,7 @@ class Answers:
         return self.ranked[: self.top]
 
     def _split_key(self, point: Point) -> str:
+        """Return a text of the keys that are not `chosen`, equal for points of one split."""
         return repr([(key, value) for key, value in point.items() if key not in self.chosen])
 
 

@@ -162,8 +162,7 @@ class Estimator:
     def any_order(self, tile: EstimatedTile, rows: CandidateRows, hidden: Hidden) -> tuple[Floats, Floats]:
         """Return lower bounds of seconds and peak bytes that hold for any schedule, chunks, traffic and zero (each: rows).
 
-        rows: pipelines in any one order; only their zero 3 keeps its value. hidden: as in `seconds`. Raises ConfigError if
-        kernels cannot be forecast.
+        rows: pipelines in any one order; only their zero 3 keeps its value. hidden, and the error, are as in `seconds`.
         """
         rows = rows._replace(zero=np.where(rows.zero < 3, 2, rows.zero))
         return _Columns(self, tile, rows, self._times(tile, hidden)).any_order()
@@ -189,8 +188,7 @@ class Estimator:
         return tile.times[hidden]
 
     def token(self, tile: EstimatedTile, hidden: Hidden = ()) -> float:
-        """Return the least seconds per sequence of the passes of all layers. hidden: as in `seconds`. Raises ConfigError if
-        kernels cannot be forecast."""
+        """Return the least seconds per sequence of the passes of all layers. hidden, and the error, are as in `seconds`."""
         counts = np.bincount(tile.kinds.blocks, minlength=len(tile.steps))
         forward, backward, _, _, out, back, *_ = self._times(tile, hidden).T
         return float(counts @ np.maximum(forward + backward, out + back)) / tile.job.training.micro_batch
@@ -362,6 +360,7 @@ class _Columns:
         wide, narrow = BYTES[job.training.gradients], weight_bytes(job)
 
         def slower(part: Floats, rate: Floats) -> Floats:  # experts and all else have separate streams
+            """Return the longer time of two streams: of experts and of all else."""
             return np.maximum(part[at, :, 0] * rate[:, :1], part[at, :, 1] * rate[:, 1:])
 
         table, kind = np.zeros_like(self.tile.parameters), self.tile.kinds.ends[0][0]
@@ -491,8 +490,7 @@ class _Columns:
         return np.asarray(weights + gradients + stays * state_bytes(job) * share)
 
     def _in_flight(self) -> tuple[Floats, Mask]:
-        """Return the smallest number of microbatches of each rank at its peak, and whether its one stage has them (both: rows,
-        ranks)."""
+        """Return the fewest microbatches of each rank at its peak, and whether its one stage has them (both: rows, ranks)."""
         length = self.pack.length[self.at][:, None]
         batch, left = self.rows.batch[:, None], np.clip(length - np.arange(self.pack.busy.shape[1]), 1, None)
         chunks, names = (

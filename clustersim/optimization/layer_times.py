@@ -120,13 +120,11 @@ class LayerTimes:
         return PassSeconds(forward, backward, weights, inputs, *exchanged, *ends, *waits)
 
     def _least(self, job: Job, layer: LayerSteps, hidden: Collection[str]) -> dict[Kernel | Waited, float]:
-        """Return {item: least seconds that one execution of a layer's kernel or collective adds}.
-
-        A collective adds what its overlapped kernels do not cover, and 0 if its group is in `hidden`.
-        """
+        """Return {item: least seconds that one execution adds}. A collective adds what overlap leaves, 0 if `hidden`."""
         known = self.preparation.seconds(job, layer.kernels)
 
         def least(item: Kernel | Waited) -> float:
+            """Return the seconds that an item adds to a pass."""
             if isinstance(item, Kernel):
                 return known[item]
             if item.collective.group in hidden:

@@ -84,6 +84,7 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
     ]
 
     def runs(change: WhatIf) -> bool:
+        """Return whether the job's framework offers all values of a change."""
         chunks = int(str(change.changes.get(VPP, job.parallelism.vpp)))
         return all(offered[key].has(value, chunks) for key, value in change.changes.items() if key in offered)
 
@@ -97,10 +98,7 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
 
 
 def smaller(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
-    """Return the changes of a job that need less memory, by kind, each from the mildest to the strongest value.
-
-    nodes: number of nodes of the cluster if it may be increased; else 0.
-    """
+    """Return a job's changes that need less memory, by kind, the mildest first. nodes: number of nodes if it may grow, else 0."""
     training, split = job.training, job.parallelism
     recompute = _choices(job, RECOMPUTE, tighter=True)
     if recompute:  # some layers before all of them

@@ -42,8 +42,10 @@ class Objective(NamedTuple):
 
 
 def objective(name: str, target: float | None = None) -> Objective:
-    """Return the objective `name`, one of `OBJECTIVES`. target: tokens/s that `gpus` must reach. Raises InputError for unknown
-    names or targets."""
+    """Return one of `OBJECTIVES` by its name. target: tokens/s that `gpus` must reach.
+
+    Raises InputError for an invalid name or target.
+    """
     check(name)
     goal, speed = option("--objective gpus", "goal='gpus'"), option("--target", "target=")
     if name == "gpus":

@@ -264,9 +264,11 @@ class _Tile:
     """Properties on which the ratio of step to bound depends, equal for all rows of the tile."""
 
     def point(self, row: int) -> tuple[PlaceInSpace, Point]:
+        """Return (place, point) of a row. row: index in the order of bounds."""
         return self.rows.point(*self.each[self.order[row]])
 
     def value(self, row: int) -> ObjectiveValue:
+        """Return the bound of a row. row: index in the order of bounds."""
         first, second = self.values[row].tolist()
         return first, second
 
@@ -351,6 +353,7 @@ class _CandidateSearch:
         return self.shared.estimators[key]
 
     def _layers(self, tile: _Tile) -> EstimatedTile | None:
+        """Return the layers of a tile; None if its job is illegal."""
         try:
             return self.estimator(tile).tile(tile.rows.job)
         except InputError:
@@ -393,6 +396,7 @@ class _CandidateSearch:
         return np.stack([self.wanted.minimized(tile.rows.cluster, load, seconds), seconds / load.tokens], axis=1)
 
     def _push_row(self, tile: _Tile, row: int) -> _Item | None:
+        """Push the item of a row without a refined bound, and return it; None beyond the last row."""
         return self._push(tile.value(row), tile.point(row)[0], tile, row) if row < len(tile.order) else None
 
     def _push(

@@ -114,6 +114,7 @@ class SplitShapes:
         return self._packs[pack_key], at
 
     def _packed(self, kinds: LayerKinds, job: Job, shapes: Sequence[SplitShape], key: tuple[object, ...]) -> Pack:
+        """Return the pipelines of `shapes`, all distinct, padded to the longest. key: `_key` of the layers."""
         longest = max(shape.pp for shape in shapes)
         columns: list[list[Floats]] = [[] for _ in range(6)]
         for shape in shapes:
@@ -136,6 +137,7 @@ def _key(kinds: LayerKinds, job: Job) -> tuple[object, ...]:
 
 
 def _stage_layers(kinds: LayerKinds, job: Job, shape: SplitShape) -> StageLayers:
+    """Return the layers of all stages of a pipeline, those of the first copy first."""
     changes = {"parallelism.pp": shape.pp, "parallelism.vpp": shape.vpp, "parallelism.schedule": shape.order}
     cut = portions(job.changed(changes).parallelism, job.model)
     count = len(kinds.layers)

@@ -131,6 +131,7 @@ def _front(plans: Sequence[tuple[Point, TrainingPlan]]) -> tuple[tuple[Point, Tr
 
 
 def _batches(planner: Planner, request: PlanRequest, kind: Point) -> list[list[Point]]:
+    """Return lists of points of one kind of cluster, one per batch, in the order in which they are tried."""
     return batches(planner.case, kind, request.tokens, planner.clusters(kind).simulator.cluster.gpus)
 
 

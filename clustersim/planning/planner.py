@@ -181,10 +181,7 @@ class Planner:
     """Time limit and Ctrl-C, which end searches early with the best plan so far."""
 
     def first(self, request: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
-        """Return the plan of the first of several lists of clusters that has one, as `plan` finds it.
-
-        Later lists are searched one by one only if a search of all lists together has a plan.
-        """
+        """Return the plan of the first list with one, as by `plan`. Later lists are tried if all lists together have one."""
         if plan := self.plan(request, *kinds[0]):
             return plan
         later = kinds[1:] if len(kinds) > 1 and self.plan(request, *chain(*kinds)) else ()
@@ -205,10 +202,7 @@ class Planner:
             yield from filter(None, (self.first(replace(request, nodes=n, objective="soonest"), kinds) for n in each))
 
     def plan(self, request: PlanRequest, *kinds: Point) -> TrainingPlan | None:
-        """Return the best plan on clusters of one kind, within `NEAR`; None if no plan meets all limits.
-
-        kinds: the kind of cluster, once per batch.
-        """
+        """Return the best plan on `kinds`, a kind of cluster once per batch, within `NEAR`; None if no plan meets all limits."""
         if self.stop.interrupted:
             return None
         if (key := repr((replace(request, candidates=(), front=False), kinds))) in self.plans:
@@ -331,6 +325,7 @@ class Planner:
         """Return the objective of `request`, for step times multiplied by `times`; its value is infinite above `most`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
+            """Return what `request` minimizes, for steps of `seconds`; infinity above `most`."""
             costs = request.costs(self._amounts(request, kind, cluster, load, seconds * times))
             return np.where(costs <= most, costs, math.inf).reshape(np.shape(seconds))
 
@@ -380,10 +375,7 @@ class Planner:
         return self.spaces[key]
 
     def _requested(self, point: Point, axes: Mapping[str, Sequence[object]] | None = None) -> SweepSpace:
-        """Return the space with all legal values of the keys that a point leaves open. Raises InputError for an illegal value.
-
-        axes: values of some keys, instead of that of the point.
-        """
+        """Return the space of `axes` and all legal values of the keys that `point` leaves open. Raises InputError."""
         fixed = {key: value for key, value in point.items() if key not in (axes or {})}
         space = SweepSpace(axes or {}, fixed, frozenset(), tuple(free(point)))
         check_values(self.case, space)

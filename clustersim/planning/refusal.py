@@ -20,7 +20,7 @@ LARGER = (2, 4, 8)
 
 
 class _Other(NamedTuple):
-    """A changed request, and its plan."""
+    """Plan of a changed request, and `names` of its changes: limits that are left out, or BATCH."""
 
     names: Sequence[str]
     plan: TrainingPlan
@@ -35,10 +35,7 @@ class _Other(NamedTuple):
 
 
 def why_none(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Point]]) -> str:
-    """Return one sentence for a kind of cluster without a plan: the requests that have plans.
-
-    tried: lists of the kind, once per batch, of which the first with a plan would be used.
-    """
+    """Return one sentence: the requests that have plans on a kind of cluster. tried: lists of it, once per batch, without one."""
     kinds = [*chain(*tried)]
     clusters, most = planner.clusters(kinds[0]), int(str(kinds[-1][BATCH]))
     gpu = clusters.simulator.cluster.gpu.name
@@ -56,7 +53,7 @@ def why_none(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Po
 
 
 def _others(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Point]]) -> Iterator[_Other]:
-    """Yield each limit that would suffice instead of a given one, or else of all; and a batch that would."""
+    """Yield requests with a plan: without one of the limits, or else without all; and with one of the LARGER batches."""
     kind, kinds = tried[0][0], [*chain(*tried)]
     single = [[name] for name in request.limited]
     for several in (single, [request.limited]):
@@ -71,11 +68,13 @@ def _others(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Poi
 
 
 def _days_option(plan: TrainingPlan) -> str:
+    """Return the option with the plan's days, rounded up to three digits."""
     days = f"{three_digits(plan.days, math.ceil):.10g}"
     return option(f"--days {days}", f"days={days}")
 
 
 def _budget_option(plan: TrainingPlan) -> str:
+    """Return the option with the plan's USD, rounded up to three digits."""
     usd = three_digits(plan.usd or 0.0, math.ceil)
     size, letter = next(((size, letter) for letter, size in AMOUNTS.items() if usd >= size), (1.0, ""))
     return option(f"--budget {usd / size:.10g}{letter}", f"budget={usd:.10g}")

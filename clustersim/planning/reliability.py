@@ -167,10 +167,7 @@ def faster(how: Reliability, times: float) -> Reliability:
 
 
 def enough_storage(how: Reliability, at: Callable[[float], Goodput]) -> float:
-    """Return the write rate of storage in GB/s per GPU beyond which faster storage adds less than `ENOUGH` of goodput.
-
-    at: function from a factor on the storage rate to the goodput.
-    """
+    """Return the GB/s per GPU beyond which storage adds less than `ENOUGH` goodput. at: factor on storage's rate -> goodput."""
     best = at(1e6).share
     times = next((2.0**power for power in range(-8, 20) if at(2.0**power).share >= best - ENOUGH), 2.0**20)
     return how.write.value * times
@@ -198,8 +195,7 @@ def progress(mtti: float, blocking: float, restart: float, work: float) -> float
 def spares(mean: float, short: float) -> int:
     """Return the smallest number of spare machines with which failures find none free with at most the probability `short`.
 
-    The number of machines in repair has a Poisson distribution, whatever the distribution of repair times (Palm); `mean`: repair
-    time / seconds between failures.
+    The number in repair has a Poisson distribution (Palm), whose `mean` is the time of a repair / time between failures.
     """
     term = below = math.exp(-mean)
     if not term:  # normal approximation, if the sum begins below the smallest float

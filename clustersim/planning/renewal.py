@@ -40,6 +40,7 @@ def play(
         yield free.put(1)
 
     def run() -> Generator[simpy.Event, object, None]:
+        """Complete the run's work, with a return to the last checkpoint at each interruption."""
         left = work
         while left > 0:
             until = float(random.exponential(mtti))

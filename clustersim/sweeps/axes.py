@@ -61,6 +61,7 @@ def _written(file: Path) -> tuple[dict[str, Any], dict[str, SourcePlace]]:
     document = read(file)
 
     def add(at: Loc, data: Mapping[str, Any]) -> None:
+        """Add the axes in a section of the file to `flat`, and their positions to `places`."""
         for name, value in data.items():
             here = (*at, name)
             dotted = ".".join(map(str, here))
@@ -97,6 +98,7 @@ def _placed(key: str, value: object, at: SourcePlace) -> list[object]:
 
 
 def _several(key: str, value: object) -> list[object]:
+    """Return the distinct values of an axis in a file: a list, an option's text, or one value. Raises InputError."""
     if isinstance(value, list):
         if not value:
             raise InputError(f"{key}: no value; write a list of at least one")

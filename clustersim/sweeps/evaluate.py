@@ -126,6 +126,7 @@ class SweepInputs:
         return self.clusters.once(repr(changes), lambda: self._cluster(changes))
 
     def _cluster(self, changes: Mapping[str, object]) -> SweepCluster:
+        """Return a new cluster with `changes`, values by dotted key. Raises InputError, also if it is built already."""
         if isinstance(self.topology, Document):
             built = build(overridden(self.topology, changes, self.places))
         elif not changes:
@@ -167,10 +168,7 @@ class SweepInputs:
 
 
 def load(files: Files, unlikely: bool = True) -> SweepInputs:
-    """Return the cluster and the workload of files. Raises InputError for an error in them.
-
-    unlikely: whether points that are unlikely to fit are simulated.
-    """
+    """Return the inputs in `files`. unlikely: whether points that are unlikely to fit are simulated. Raises InputError."""
     with keeping_inputs(files.read):
         workload = unbuilt(read(Path(files.workload)))
         topology = document_of(files.topology)

@@ -97,10 +97,7 @@ def without(sweep: SweepSpace, legal_points: Sequence[Point]) -> list[Point]:
 
 
 def in_order(keys: Collection[str]) -> list[str]:
-    """Return `auto` keys in the order in which they get values, because each rule reads those before it.
-
-    Raises InputError for a key without a list of legal values.
-    """
+    """Return `auto` keys in the order in which they get values: rules read those before. Raises InputError without a rule."""
     for key in keys:
         if key not in _RULES and not _alternatives(key):
             option = next((known for known in RUN_OPTIONS if known.key == key), None)
@@ -169,10 +166,12 @@ class PointValues:
         return key in self.point
 
     def __call__(self, key: str) -> Any:
-        """Return the value of a dotted key."""
+        """Return the value of a dotted key: numbers, booleans and null that are written as text are converted."""
         if key in self:
             value = self.point[key]
-            return int(value) if isinstance(value, str) and value.isdecimal() else _word(value)
+            if not isinstance(value, str):
+                return value
+            return int(value) if value.isdecimal() else {"true": True, "false": False, "null": None}.get(value, value)
         node: Any = self.base.spec
         for part in key.split("."):
             node = getattr(node, part)
@@ -264,10 +263,6 @@ class PointValues:
         return self.integer("training.global_batch") // (dp * size) if dp else 0
 
 
-def _word(value: object) -> object:
-    return {"true": True, "false": False, "null": None}.get(value, value) if isinstance(value, str) else value
-
-
 def _let_through(
     values: PointValues, rule: Callable[[Job], Iterator[object]], candidates: Sequence[int], key: str, **others: object
 ) -> list[int]:
@@ -275,30 +270,30 @@ def _let_through(
     return [value for value in candidates if not any(rule(values.job(**{key: value}, **others)))]
 
 
-def _tp(values: PointValues) -> list[int]:
+def _legal_tp(values: PointValues) -> list[int]:
     cluster, across = values.cluster, bool(values("parallelism.tp_across_nodes"))
     fitting = [d for d in divisors(values.base.model.heads) if cluster.gpus % d == 0]
     fitting = [d for d in fitting if across or cluster.gpus_per_node % d == 0]
     return _let_through(values, tensor_parallel, fitting, "tp")
 
 
-def _gpu(values: PointValues) -> list[object]:
+def _legal_gpu(values: PointValues) -> list[object]:
     return values.clusters("cluster.gpu", sorted(nodes_by_gpu()))
 
 
-def _node(values: PointValues) -> list[object]:
+def _legal_node(values: PointValues) -> list[object]:
     nodes = values.case.topology.data.get("nodes", {}) if isinstance(values.case.topology, Document) else {}
     return values.clusters("cluster.node", [*nodes, *presets()])
 
 
-def _nodes(values: PointValues) -> list[object]:
+def _legal_nodes(values: PointValues) -> list[object]:
     """Return the numbers of nodes that replicas fill: divisors of the cluster's nodes."""
     cluster = values.cluster
     counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus // cluster.nodes % values.lanes == 0]
     return values.clusters("cluster.nodes", counts)
 
 
-def _cp(values: PointValues) -> list[int]:
+def _legal_cp(values: PointValues) -> list[int]:
     def rules(job: Job) -> Iterator[object]:
         for rule in (context_parallel, tensor_parallel, encoder_decoder):
             yield from rule(job)
@@ -306,14 +301,14 @@ def _cp(values: PointValues) -> list[int]:
     return _let_through(values, rules, divisors(values.cluster.gpus // values.tp), "cp")
 
 
-def _global_batch(values: PointValues) -> list[int]:
+def _legal_global_batch(values: PointValues) -> list[int]:
     """Return the workload's batch if all replicas get equally many microbatches, else the nearest batches that do."""
     most = values.cluster.gpus // values.lanes
     unit = most // values.least * values.least * values.degree("training.micro_batch")
     return sorted(adjacent_multiples(values.base.training.global_batch, unit)) if unit else []
 
 
-def _pp(values: PointValues) -> list[int]:
+def _legal_pp(values: PointValues) -> list[int]:
     chunks = values.integer(VPP) if VPP in values else 1
     dp = values("parallelism.dp")
     inner = values.tp * values.integer("parallelism.cp")
@@ -322,7 +317,7 @@ def _pp(values: PointValues) -> list[int]:
     return _let_through(values, pipeline_parallel, fitting, "pp", vpp=1, schedule="1f1b")
 
 
-def _expert_tp(values: PointValues) -> list[int]:
+def _legal_expert_tp(values: PointValues) -> list[int]:
     """Return the numbers of slices of an expert that tp ranks can hold."""
     return (
         _let_through(values, expert_parallel, divisors(values.tp), "expert_tp", ep=1, dp="auto")
@@ -331,7 +326,7 @@ def _expert_tp(values: PointValues) -> list[int]:
     )
 
 
-def _ep(values: PointValues) -> list[int]:
+def _legal_ep(values: PointValues) -> list[int]:
     def rules(job: Job) -> Iterator[object]:
         yield from expert_parallel(job)
         if not values.having("parallelism.ep", job.parallelism.ep).microbatches:
@@ -340,7 +335,7 @@ def _ep(values: PointValues) -> list[int]:
     return _let_through(values, rules, divisors(values.base.model.experts or 1), "ep", dp="auto")
 
 
-def _micro_batch(values: PointValues) -> list[int]:
+def _legal_micro_batch(values: PointValues) -> list[int]:
     """Return the micro-batches with the most replicas; all divisors of the global batch if the number of replicas is open."""
     if KEYS["dp"] in values.open:
         return divisors(values.integer("training.global_batch"))
@@ -349,7 +344,7 @@ def _micro_batch(values: PointValues) -> list[int]:
     return [size for size, dp in replicas.items() if dp and dp == most]
 
 
-def _recompute(values: PointValues) -> list[object]:
+def _legal_recompute(values: PointValues) -> list[object]:
     """Return the kinds of recomputation that match the modules and layers of the workload, unless the point names others."""
     kinds = _alternatives(KEYS["recompute"])
     if any(f"training.{key}" in values for key in ("recompute_modules", "recompute_layers", "recompute_method")):
@@ -358,7 +353,7 @@ def _recompute(values: PointValues) -> list[object]:
     return [kind for kind, job in jobs.items() if not any(recomputed(job))]
 
 
-def _zero(values: PointValues) -> list[int]:
+def _legal_zero(values: PointValues) -> list[int]:
     if values.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must keep
         return [3]
     low = PARAM_GATHER not in values.open and values(PARAM_GATHER) is True
@@ -366,7 +361,7 @@ def _zero(values: PointValues) -> list[int]:
     return list(range(low, 2 + high))
 
 
-def _schedule(values: PointValues) -> list[str]:
+def _legal_schedule(values: PointValues) -> list[str]:
     if values.integer("parallelism.pp") == 1:
         return ["1f1b"]
     known = sorted(name for name in plugins.names(schedules.ROOM) if not plugins.outside(schedules.ROOM, name))
@@ -385,7 +380,7 @@ def _takes(values: PointValues, name: str, chunks: int) -> bool:
     return values("parallelism.zero") != 3 or not schedules.pipeline(name, pp, chunks).paired
 
 
-def _vpp(values: PointValues) -> list[int]:
+def _legal_vpp(values: PointValues) -> list[int]:
     pp, schedule = values.integer("parallelism.pp"), str(values(SCHEDULE))
     single = [1] if takes(schedule, 1) else []
     if pp == 1 or schedule in ("gpipe", "1f1b") or not values.microbatches or _rounds(values, schedule):
@@ -405,29 +400,29 @@ def _rounds(values: PointValues, schedule: str) -> str | None:
     return None if folded else schedules.misfit(schedule, pp, values.microbatches, 2)
 
 
-def _precision(values: PointValues) -> list[object]:
+def _legal_precision(values: PointValues) -> list[object]:
     return [name for name in _alternatives(KEYS["precision"]) if lacking(values.cluster, str(name)) is None]
 
 
-def _grad_reduce(values: PointValues) -> list[bool]:
+def _legal_grad_reduce(values: PointValues) -> list[bool]:
     """Return only True if gradients are freed as they are reduced, else both values."""
     every = "parallelism.reduce_every_microbatch"
     freed = KEYS["zero"] not in values.open and values(KEYS["zero"]) == 2
     return [True] if freed and not values(every) else [False, True]
 
 
-def _param_gather(values: PointValues) -> list[bool]:
+def _legal_param_gather(values: PointValues) -> list[bool]:
     return [False, True] if values("parallelism.zero") else [False]
 
 
-def _tp_overlap(values: PointValues) -> list[str]:
+def _legal_tp_overlap(values: PointValues) -> list[str]:
     """Return the distinct kinds of overlap: all chunked ones need sequence parallelism."""
     if values.tp == 1:
         return ["none"]
     return ["none", "bulk", *(("ring", "async") if values("parallelism.sequence_parallel") else ())]
 
 
-def _ep_overlap(values: PointValues) -> list[object]:
+def _legal_ep_overlap(values: PointValues) -> list[object]:
     """Return the kinds of overlap that the schedule and the recomputation of a point allow; `none` alone without experts."""
     if not values.base.model.experts:
         return ["none"]
@@ -439,25 +434,25 @@ def _ep_overlap(values: PointValues) -> list[object]:
 
 
 _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
-    "cluster.gpu": _gpu,
-    "cluster.node": _node,
-    "cluster.nodes": _nodes,
-    "parallelism.cp": _cp,
-    "training.global_batch": _global_batch,
-    "parallelism.tp": _tp,
-    "parallelism.pp": _pp,
-    "parallelism.ep": _ep,
-    "parallelism.expert_tp": _expert_tp,
-    "training.micro_batch": _micro_batch,
-    KEYS["recompute"]: _recompute,
-    KEYS["precision"]: _precision,
-    "parallelism.zero": _zero,
-    GRAD_REDUCE: _grad_reduce,
-    PARAM_GATHER: _param_gather,
-    TP_OVERLAP: _tp_overlap,
-    EP_OVERLAP: _ep_overlap,
-    SCHEDULE: _schedule,
-    VPP: _vpp,
+    "cluster.gpu": _legal_gpu,
+    "cluster.node": _legal_node,
+    "cluster.nodes": _legal_nodes,
+    "parallelism.cp": _legal_cp,
+    "training.global_batch": _legal_global_batch,
+    "parallelism.tp": _legal_tp,
+    "parallelism.pp": _legal_pp,
+    "parallelism.ep": _legal_ep,
+    "parallelism.expert_tp": _legal_expert_tp,
+    "training.micro_batch": _legal_micro_batch,
+    KEYS["recompute"]: _legal_recompute,
+    KEYS["precision"]: _legal_precision,
+    "parallelism.zero": _legal_zero,
+    GRAD_REDUCE: _legal_grad_reduce,
+    PARAM_GATHER: _legal_param_gather,
+    TP_OVERLAP: _legal_tp_overlap,
+    EP_OVERLAP: _legal_ep_overlap,
+    SCHEDULE: _legal_schedule,
+    VPP: _legal_vpp,
 }
 _ORDER = (
     *(

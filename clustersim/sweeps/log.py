@@ -61,10 +61,7 @@ class SweepLog:
         self.damaged += damaged
 
     def known_rows(self, case: SweepInputs, space: Sequence[Point]) -> dict[int, Row]:
-        """Return {index in `space`: row} of the points that are known, also if other keys describe the same point.
-
-        A new key with its former default value describes the same point.
-        """
+        """Return {index in `space`: row} of known points, also of those written without a new key that has its former default."""
         rows = {i: self.known[name] for i, point in enumerate(space) if (name := key(point)) in self.known}
         left = [i for i in range(len(space)) if i not in rows]
         key_sets = {frozenset(space[i]) for i in left}
@@ -102,6 +99,7 @@ class SweepLog:
         return [table[key(point)] for point in space]
 
     def _write_manifest(self, space: Sequence[Point], complete: bool) -> None:
+        """Write the manifest with the points of `space` and earlier ones. complete: whether the sweep is finished."""
         points = {key(point): point for point in space}
         every = points | {name: point for name, point in self.points.items() if name not in points}
         store.write_manifest(self.target, self.question.manifest(list(every.values()), complete))

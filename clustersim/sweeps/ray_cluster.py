@@ -71,6 +71,7 @@ def rows(
         lost = tuple(getattr(ray.exceptions, lost_name) for lost_name in LOST)
 
         def started(places: Sequence[int]) -> Any:
+            """Return Ray's reference to the rows of the points with these indices."""
             return task.remote(name, shared, [points[place] for place in places])
 
         parts = [group[first : first + CHUNK] for group in groups for first in range(0, len(group), CHUNK)]
@@ -153,6 +154,7 @@ def _failure(error: Exception) -> ClustersimError:
 
 
 def _check_version(version: str) -> None:
+    """Raise InputError unless a node's version of clustersim is this one."""
     if version != __version__:
         what = f"a node of the Ray cluster has clustersim {version} and this is {__version__}"
         raise InputError(f"{what}; install the same version on every node")

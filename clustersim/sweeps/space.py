@@ -72,6 +72,7 @@ def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
 
 
 def _product(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
+    """Yield a point for each combination of values. Raises InputError for too many."""
     bounded(prod(map(len, axes.values())))
     for combination in product(*axes.values()):
         yield dict(zip(axes, combination, strict=True))
@@ -107,6 +108,7 @@ def takes(schedule: str, chunks: int) -> bool:
 
 
 def _tried(schedule: str, chunks: int) -> bool:
+    """Return whether a schedule can be created with this number of chunks per rank."""
     from clustersim.schedules.check import load
 
     try:
@@ -123,10 +125,7 @@ _RANGE = re.compile(r"(\d+)(?:(?:-|\.\.)(\d+)(?:x(\d+))?)?")
 
 
 def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
-    """Return the integers of an option such as `--tp 1,2,4`. Raises InputError for anything else.
-
-    Ranges are `1-4` or `1..4`; `64..4096x2` multiplies by 2.
-    """
+    """Return the integers of `1,2,4`, `1-4`, `1..4`, or `64..4096x2` (doubled each time). Raises InputError for other texts."""
     result: list[int] = []
     for part in words(option, text):
         match = _RANGE.fullmatch(part)
@@ -147,6 +146,7 @@ def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
 
 
 def _range(low: int, high: int, factor: int) -> list[int]:
+    """Return low, low + 1, … up to high; with a factor low, low · factor, … up to high."""
     if not factor:
         return list(range(low, high + 1))
     values = [low]

@@ -42,8 +42,7 @@ SHORT = FRONT | {"owned": "usd_owned_per_1t_tokens"}
 def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list[Row]:
     """Return the rows with a result, the best first by each column of `sort` in turn; ties keep their order.
 
-    A column is named in full or as in SHORT. A leading minus reverses it: `-step_time_s` starts with the slowest. Raises
-    InputError for an unknown column.
+    Columns are named in full or as in SHORT, reversed by a leading minus: `-step_time_s`. Raises InputError for an unknown one.
     """
     ordered = [row for row in rows if row["status"] == "ok"]
     for key in reversed(sort):
@@ -103,6 +102,7 @@ def frame(rows: Sequence[Row]) -> pl.DataFrame:
 
 
 def _one_type(name: str, values: list[Any]) -> list[Any]:
+    """Return values of a column with one type: numbers, with None for text, or all as text if `name` is in WORDS."""
     numeric = any(isinstance(value, int | float) for value in values)
     if numeric and name in WORDS and any(isinstance(value, str) for value in values):
         return [None if value is None else str(value) for value in values]
