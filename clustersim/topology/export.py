@@ -77,8 +77,7 @@ def with_single_cables(document: Document) -> Topology:
 
 
 def graphml(topology: Topology) -> str:
-    """Return a GraphML file: vertices with `kind`, an edge per directed link with `link`, `capacity_bytes_per_s`, `latency_s`,
-    `cables`.
+    """Return a GraphML file: vertices with `kind`, an edge per link with `link`, `capacity_bytes_per_s`, `latency_s`, `cables`.
 
     An edge between a GPU and its NIC has no capacity, because PCIe is included in the NIC's.
     """

@@ -55,9 +55,11 @@ class _Crossbars(Lattice):
     """Node of each GPU."""
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
+        """Return (GPU, crossbar of its node) of each cable; cable i is that of GPU i."""
         return cable, self.positions + self.numbering.node_of(cable)
 
     def name(self, vertex: int) -> str:
+        """Return the name of a vertex: GPUs first, then the crossbars, one per node."""
         switch = vertex - self.positions
         return f"gpu[{vertex}]" if switch < 0 else f"{self.dims[0].switch}[{switch}]"
 

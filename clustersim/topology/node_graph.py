@@ -227,6 +227,7 @@ def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list
     wires: dict[str, list[Wire]] = {}
 
     def join(name: str, ends: Iterable[tuple[str, str, str]], delay: float) -> None:
+        """Add the links `name`-up and `name`-down. ends: (lower end, upper end, way down to the lower end)."""
         end_names = list(ends)  # lower end, upper end, and the way down to the lower end
         wires[f"{name}-up"] = [Wire(low, up, rate, delay) for low, up, _ in end_names]
         wires[f"{name}-down"] = [Wire(down, low, rate, delay) for low, _, down in end_names]
@@ -293,8 +294,7 @@ def most_links(scale_up: ScaleUp, gpus: int) -> int:
 
 
 def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return rings over all of `gpus` along links between pairs, until no further ring uses unused links; each as positions in
-    order.
+    """Return rings along links between pairs, over all of `gpus`, as positions in order, as many as unused links allow.
 
     A ring of two GPUs uses one link both ways; a longer ring uses each link one way, and its reverse the other way. A depth-first
     search takes the first ring that it finds and continues with the remaining links, as NCCL's search does channel by channel

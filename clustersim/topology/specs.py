@@ -84,10 +84,7 @@ class NodeSpecs:
 
     @property
     def nic_rate(self) -> float:
-        """Bytes/s of one NIC in one direction: line rate times efficiency, limited by PCIe.
-
-        With several node types, the mean, as for `nic_line`.
-        """
+        """Bytes/s of one NIC in one direction: line rate · efficiency, limited by PCIe; with several types the mean."""
         nics = self.node.nics
         if self.pools or nics is None:
             return float(np.mean(self.by_endpoint(lambda pool: pool.nic_rate))) if self.pools else 0.0

@@ -188,7 +188,7 @@ def tables(result: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator[t
 
 
 def _moved(errors: Mapping[str, Any]) -> str:
-    """Return the number of forecasts moved by a change and the largest move, such as `23, by up to 0.02 %`."""
+    """Return the forecasts moved and the largest move, such as `23, by up to 0.02 %`. errors: with the result of `moved`."""
     most = 100 * errors["moved_most"]
     return f"{errors['moved']}, by up to {most:.{2 if most < 1 else 0}f} %" if errors["moved"] else "none"
 

@@ -117,7 +117,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return the counts of right verdicts on memory, and the errors of peak memory as fractions; None if no run crashed.
+    """Return the numbers of `ran`, `ran_and_fits`, `crashed`, …, and `memory_mean_error`, `memory_bias`; None if no run crashed.
 
     A crash may have other causes, so a crashed run that should fit does not prove an error.
     """

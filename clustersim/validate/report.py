@@ -17,12 +17,12 @@ def report(
     unseen: Sequence[Outcome] | None = None,
     strangers: Sequence[Outcome] | None = None,
 ) -> dict[str, Any]:
-    """Return the figures of outcomes. Errors are fractions of measured times.
+    """Return figures of outcomes: `stranger`, `left_out`, `in_sample` (each `by_publisher`), `sweeps`, …. Errors are fractions.
 
     changed: {name of an ablation: outcomes}. memory: result of `peaks.compare`. unseen: outcomes of the same runs without values
     read from their publisher (default: `outcomes`). strangers: also without sources that only their publisher uses (default:
-    `unseen`).
-    `groups` are errors as strangers'; rankings and verdicts have the publisher left out; `sound` is None if no mapping is late.
+    `unseen`). `groups` are errors as strangers'; rankings and verdicts have the publisher left out; `sound` is None if no mapping
+    is late.
     """
     left_out = outcomes if unseen is None else unseen
     as_strangers, sound_rows = left_out if strangers is None else strangers, sound(left_out)

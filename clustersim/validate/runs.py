@@ -227,7 +227,7 @@ class Run:
 
     @property
     def ran(self) -> bool:
-        """Whether a step was measured; for crashed runs `status` is not ok."""
+        """Whether the run completed a step: `status` is ok or blank. Only then is a time expected."""
         return self.status in ("", "ok")
 
 

@@ -52,7 +52,7 @@ def compared(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return figures of the errors of outcomes as fractions, not per cent; {"runs": 0} if none has both times.
+    """Return `runs` (number), `mean_error`, `median_error`, `p90_error`, `bias`, `with_interval`, `inside`; {"runs": 0} for none.
 
     bias: mean signed error. inside: share of the `with_interval` runs whose measured time is in the interval; None without any.
     """

@@ -21,7 +21,7 @@ MLPERF = "MLPERF"
 
 
 def publisher_group(publisher: str) -> str:
-    """Return the name of the group of publishers with the same people or code."""
+    """Return the group of publishers with the same people or code; the publisher itself if it belongs to none."""
     return MLPERF if publisher.startswith(("MP", MLPERF)) else KIN.get(publisher, publisher)
 
 

@@ -88,8 +88,7 @@ def _not_full(cluster: NodeSpecs, spec: FatTree, built: Tree) -> Iterator[str]:
 
 
 def _rails_kept(cluster: NodeSpecs, built: Tree) -> int:
-    """Return the rails that traffic stays on: all with PXN (paths.cc); 1 without rails, or for RCCL (no PXN) if a spine joins
-    them."""
+    """Return the rails that traffic stays on: all with PXN (paths.cc); 1 without rails, or for RCCL (no PXN) below a spine."""
     crosses = cluster.node.scale_up.kind == "mesh" and built.leaves.parts == 1
     return 1 if crosses else max(1, built.leaves.rails)
 

@@ -31,13 +31,17 @@ class _Crossbar(Hops):
     """Routes without links between NICs."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return routes without links (pairs, 0)."""
         return np.empty((len(source), 0), np.int64)
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
+        """Return class 0 as a source and as a destination for each endpoint."""
         return endpoint * 0, endpoint * 0
 
     def port(self, endpoint: int) -> str:
+        """Return the name of the only switch."""
         return "switch[0]"
 
     def ends(self, link: int) -> tuple[str, str]:
+        """Raise IndexError: the fabric has no links between switches."""
         raise IndexError(f"a crossbar has no link {link}")
