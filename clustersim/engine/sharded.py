@@ -74,14 +74,14 @@ class ShardedPass:
 
     def gather(self, index: int, unit: Unit) -> Iterator[ScriptLine]:
         """Yield the launches of a unit's gathers, and of the copies of offloaded parameters that they wait for."""
+        after = Wait(INTO) if self.job.training.offload.parameters else None
         for family, _, parameters, expert in self.kinds(*unit.gathered):
             self.gathers[family, index] = self.launched[family]
-            ready = None
-            if self.job.training.offload.parameters:
+            if after:
                 width = weight_bytes(self.job) if self.job.parallelism.zero3 else main_bytes(self.job)
-                yield self.launch(INTO, "parameters", parameters * width / self.job.shards(expert))
-                ready = Wait(INTO)
-            yield self.launch(family, "all_gather", parameters * weight_bytes(self.job), ready)
+                size = width * parameters + (weight_bytes(self.job) - width) * unit.frozen[expert]
+                yield self.launch(INTO, "parameters", size / self.job.shards(expert))
+            yield self.launch(family, "all_gather", parameters * weight_bytes(self.job), after)
 
     def arrive(self, index: int, unit: Unit) -> Iterator[ScriptLine]:
         """Yield the waits for a unit's gathers, and the kernel that copies its parameters out of the gathered buffer."""

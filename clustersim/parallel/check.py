@@ -543,12 +543,10 @@ def adapted(job: Job) -> Iterator[Finding]:
             "training.lora.base",
             f"{lora.base} weights need GEMMs in {lora.base}; write training.precision: {lora.base}",
         )
-    refused = (
-        ("model.encoder_layers", model.encoder_layers, "an encoder; leave it out"),
-        ("training.optimizer", t.optimizer == "muon", "muon; write adam"),
-        ("training.offload.parameters", t.offload.parameters, "parameters on hosts; write false"),
-    )
-    yield from ((key, f"training.lora is not modelled with {what}") for key, is_set, what in refused if is_set)
+    if model.encoder_layers:
+        yield "model.encoder_layers", "training.lora is not modelled with an encoder; leave it out"
+    if t.optimizer == "muon":
+        yield "training.optimizer", "training.lora is not modelled with muon; write adam"
 
 
 def offloaded(job: Job) -> Iterator[Finding]:

@@ -63,19 +63,25 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
     With zero: 2, `gradients` has only the rank's share; the function `gradients` also returns what a stage adds until the
     reduction. With zero: 3, `parameters` has the rank's shard, in the type in which the optimizer updates it.
     """
-    parameters = float(sum(stage.parameters for stage in stages)) * weight_bytes(job)
+    parameters, shard = float(sum(stage.parameters for stage in stages)) * weight_bytes(job), shard_size(job, stages)
     if job.sharded:
-        parameters = math.fsum(shard_bytes(job) * _shard_parameters(job, stage) for stage in stages)
-    frozen = (n / (job.shards(kind == 1) if job.sharded else 1) for s in stages for kind, n in enumerate(s.frozen))
+        parameters = shard_bytes(job) * shard
+    frozen = 0.0 if job.training.offload.parameters else frozen_bytes(job, stages)
     return Memory(
-        parameters=parameters + weight_bytes(job) * math.fsum(frozen),
+        parameters=parameters + frozen,
         gradients=math.fsum(gradients(job, stage)[0] for stage in stages),
-        optimizer=math.fsum(_state(job, float(sum(s.held(kind) for s in stages)), kind) for kind in (False, True)),
+        optimizer=shard * state_bytes(job) * (1 - job.training.offload.optimizer_states),
         activations=0.0,
         workspace=0.0,
         framework=FRAMEWORK,
         buffers=buffers(job, stages),
     )
+
+
+def frozen_bytes(job: Job, stages: Sequence[Stage]) -> float:
+    """Return the bytes of the frozen weights of the rank with `stages`: its shard of them if parameters are sharded."""
+    counts = (n / (job.shards(kind == 1) if job.sharded else 1) for s in stages for kind, n in enumerate(s.frozen))
+    return weight_bytes(job) * math.fsum(counts)
 
 
 def shard_bytes(job: Job) -> float:
@@ -144,25 +150,18 @@ def gradients(job: Job, stage: Stage) -> tuple[float, float]:
     all_bytes = stage.parameters * width
     stays = 1 - job.training.offload.optimizer_states if gradients_leave(job) else 1.0
     if job.sharded:
-        return stays * main_bytes(job) * _shard_parameters(job, stage), all_bytes if job.parallelism.no_sync else 0.0
+        return stays * main_bytes(job) * shard_size(job, [stage]), all_bytes if job.parallelism.no_sync else 0.0
     if job.parallelism.zero < 2:
         return all_bytes, 0.0
-    share = math.fsum(stage.held(kind) * width / job.shards(kind) for kind in (False, True))
+    share = width * shard_size(job, [stage])
     once = job.parallelism.reduce_every_microbatch or job.microbatches == 1
     return stays * share, min(2 * bucket(job) * width if once else all_bytes, all_bytes - stays * share)
 
 
-def _state(job: Job, parameters: float, expert: bool) -> float:
-    """Return the bytes of optimizer state on one rank for `parameters` parameters, without the part on the host.
-
-    expert: whether they belong to spread experts. From zero: 1 on, the state is divided by the ranks with the same parameters.
-    """
-    return parameters * state_bytes(job) * (1 - job.training.offload.optimizer_states) / job.shards(expert)
-
-
-def _shard_parameters(job: Job, stage: Stage) -> float:
-    """Return the number of a stage's trained parameters in the shard of one rank; a fraction if they do not divide evenly."""
-    return math.fsum(stage.held(kind) / job.shards(kind) for kind in (False, True))
+def shard_size(job: Job, stages: Sequence[Stage]) -> float:
+    """Return the number of trained parameters of the rank with `stages` that its optimizer updates: from zero: 1 on, its share of
+    those that other ranks have too; a fraction if they do not divide evenly."""
+    return math.fsum(stage.held(kind) / job.shards(kind) for stage in stages for kind in (False, True))
 
 
 def gathered(job: Job, stage: Stage, backward: bool) -> float:

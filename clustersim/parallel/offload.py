@@ -20,6 +20,7 @@ from clustersim.hardware.constants import BYTES
 from clustersim.model.operator import Collective, Layer
 from clustersim.parallel.fsdp import BLOCKS
 from clustersim.parallel.job import Job
+from clustersim.parallel.memory import frozen_bytes, shard_size
 from clustersim.parallel.optimizer import gradients_leave, main_bytes, moment_bytes, weight_bytes
 from clustersim.parallel.stages import Stage
 from clustersim.topology.host_links import host_with_least_room
@@ -135,12 +136,12 @@ def host_bytes(job: Job, stages: Sequence[Stage]) -> float:
     """Return the bytes of host memory for the optimizer states and parameters that a rank with `stages` keeps there.
 
     Moments, weights and gradients have the type of their update: 16 bytes per parameter for Adam (deepspeedai/DeepSpeed issue
-    7693). With DeepSpeed's ZeRO-3, the weights that are gathered from the host are added.
+    7693). With DeepSpeed's ZeRO-3, the weights that are gathered from the host are added; so are frozen weights there.
     """
     setting, main = job.training.offload, main_bytes(job)
-    parameters = math.fsum(stage.held(expert) / job.shards(expert) for stage in stages for expert in (False, True))
     states = setting.optimizer_states * (moment_bytes(job) + 2 * main)
-    return parameters * (states + (weight_bytes(job) if setting.parameters and job.parallelism.zero3 else 0.0))
+    weights = weight_bytes(job) if setting.parameters and job.parallelism.zero3 else 0.0
+    return shard_size(job, stages) * (states + weights) + (frozen_bytes(job, stages) if setting.parameters else 0.0)
 
 
 def host_peaks(job: Job, part: Sequence[Stage], start: Ints, kept: Ints) -> list[float]:

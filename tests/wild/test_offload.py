@@ -185,3 +185,55 @@ def test_the_threads_of_the_update_are_those_that_the_launcher_gives(before, lau
     (tmp_path / "t.sh").write_text(f"{before}\n{launcher} {words} --optimizer-cpu-offload\n")
     offload = yaml.safe_load(command("import", "megatron", tmp_path / "t.sh"))["training"]["offload"]
     assert offload == {"optimizer_states": 1.0, "overlap": False} | ({"threads": threads} if threads else {})
+
+
+CONSUMER = """
+cluster: {name: two, nodes: 1, node: {extends: rtx-4090, gpus: {count: 2}, host: {memory: 128GB}}}
+"""
+ADAPTED = """
+name: llama-2
+model: {norm: rmsnorm, activation: swiglu, positions: rotary, bias: false, tied_embeddings: false, vocab: 32000, SHAPES}
+training:
+  {global_batch: BOTH, micro_batch: BATCH, seq: 2048, framework: fsdp, recompute: full, fused_projections: false,
+   attention: flash2, gradients: bf16, main_params: bf16, moments: bf16,
+   offload: {parameters: true, optimizer_states: 1.0, update: eager},
+   lora: {rank: 64, dropout: 0.1, BASE targets: [linear_q, linear_k, linear_v, linear_fc1_gate, linear_fc1_up, linear_fc2]}}
+parallelism: {dp: 2, zero: 3}
+"""
+LLAMA_7B = "layers: 32, hidden: 4096, heads: 32, ffn: 11008"
+LLAMA_70B = "layers: 80, hidden: 8192, heads: 64, kv_heads: 8, ffn: 28672"
+
+
+def adapted(folder, shapes, base, batch, **changed):
+    """Return the result of a step of adapters on two GPUs whose hosts have the weights. base: key of the weights' format."""
+    text = ADAPTED.replace("SHAPES", shapes).replace("BASE", base)
+    (folder / "t.yaml").write_text(CONSUMER)
+    (folder / "w.yaml").write_text(text.replace("BATCH", str(batch)).replace("BOTH", str(2 * batch)))
+    return step(folder / "t.yaml", folder / "w.yaml", **changed)
+
+
+@pytest.mark.parametrize(
+    "shapes, base, batch, seconds, weights, trained",
+    [
+        (LLAMA_7B, "", 10, 482, 2 * 6.74e9, 0.142e9),
+        (LLAMA_7B, "base: nf4,", 12, 464, 2 * 0.26e9 + 0.516 * 6.48e9, 0.142e9),
+        (LLAMA_70B, "base: nf4,", 2, 4399, 2 * 0.52e9 + 0.516 * 68.5e9, 0.744e9),
+    ],
+    ids=["7B LoRA", "7B QLoRA", "70B QLoRA"],
+)
+def test_two_consumer_gpus_train_70b_with_frozen_weights_on_the_host(
+    shapes, base, batch, seconds, weights, trained, tmp_path
+):
+    """AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md: seconds for 1,024 samples on two RTX 4090."""
+    found = adapted(tmp_path, shapes, base, batch).summary
+    assert found["step_time_s"] * 1024 / (2 * batch) == pytest.approx(seconds, rel=0.16)
+    rank = found["memory"]["by_pipeline_rank"][0]
+    assert rank["parameters_bytes"] == 0 and rank["total_bytes"] < 24 * 2**30
+    assert found["memory"]["host_bytes"] == pytest.approx(weights + 8 * trained, rel=0.01)
+
+
+def test_both_engines_copy_frozen_weights_from_the_host(tmp_path):
+    found = [adapted(tmp_path, LLAMA_7B, "", 1, engine=engine).record.end for engine in ("simpy", "auto")]
+    assert found[0] == pytest.approx(found[1], rel=1e-11)
+    slow = adapted(tmp_path, LLAMA_7B, "", 1, cluster__node__host__effective="1GB/s").record.end
+    assert slow == pytest.approx(2 * 13.48, rel=0.1)  # twice: half from the host, half from the other GPU by way of it
