@@ -93,7 +93,7 @@ class FatTreeHops(Wired):
         return columns
 
     def _paths(self, source: Ints, destination: Ints, plane: Ints, queue: Ints, shift: int) -> Ints:
-        """Return the links of paths (paths, width), -1: none. plane, queue: as in `_alive`. shift: index of the choice, from 0."""
+        """Return the links of paths (paths, width), -1: none. plane, queue: as in `_alive`. shift: which choice, from 0."""
         leaves = self.tree.leaves
         a, b = leaves.place(source, plane), leaves.place(destination, plane)
         if self.adaptive:
