@@ -221,8 +221,9 @@ class _Draft:
         if not self.launch.get("model"):
             self.family(family(run, self.framework))
             if (listed := known_model(run)) is not None and listed.keys:
-                shapes.update(listed.keys)
-                words = ", ".join(f"{key} {value}" for key, value in listed.keys.items())
+                keys = {key: value for key, value in listed.keys.items() if f"model.{key}" not in self.framework.always}
+                shapes.update(keys)
+                words = ", ".join(f"{key} {value}" for key, value in keys.items())
                 self.assumed.append(f"model: {words} ({listed.name})")
         shapes.update({key: value for key, value in columns.items() if value is not None})
         if isinstance(run.kv_heads, str) or shapes.get("mla"):
