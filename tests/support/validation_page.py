@@ -16,12 +16,25 @@ from clustersim.validate.page import known_errors, sentence, tables
 from clustersim.validate.runs import Run
 from clustersim.validate.statistics import FEWEST, compared
 
-FIRST_CONTACTS = Path(__file__).parent / "first_contacts.csv"
+SUPPORT = Path(__file__).parent
+FIRST_CONTACTS = SUPPORT / "first_contacts.csv"
 """Forecasts of new publishers made before their runs were examined; this file is only appended to."""
 FEW = 40
 """Number of runs of a cell below which its errors are not shown."""
 Found = Mapping[str, Any]
 """Content of `clustersim validate --json`."""
+
+
+def complete_runs(data: Path) -> list[Path]:
+    """Return the files of wholly published runs: those of the folder `data` and those collected at a first contact."""
+    names = ("calibration", "dev", "open", "open_4")
+    return [*(data / f"training_runs_{name}.csv" for name in names), SUPPORT / "first_contact_runs.csv"]
+
+
+def partial_runs(data: Path) -> list[Path]:
+    """Return the files of runs whose sources leave a part of the configuration open, as `complete_runs`."""
+    names = ("open_partial", "open_4_partial")
+    return [*(data / f"training_runs_{name}.csv" for name in names), SUPPORT / "first_contact_runs_partial.csv"]
 
 
 def publishers(found: Found) -> str:

@@ -83,8 +83,7 @@ def test_the_page_has_the_record_of_first_contacts():
 @pytest.mark.slow
 @pytest.mark.data
 def test_no_figure_of_the_page_is_older_than_the_code(tmp_path):
-    folder = Path(os.environ["CLUSTERSIM_DATA"]) / "validation"
-    runs = run.load([folder / f"training_runs_{name}.csv" for name in ("calibration", "dev", "open", "open_4")])
+    runs = run.load(validation_page.complete_runs(Path(os.environ["CLUSTERSIM_DATA"]) / "validation"))
     asked = log.Question.of("validate", {}, {}, {})
     with log.opened(tmp_path / "out", asked) as kept:
         outcomes = run.simulate(runs, [], 1, kept)
