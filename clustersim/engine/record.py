@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, entries, offsets, ranges
+from clustersim.arrays import Floats, Ints, entries, lengths, offsets
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import COMPUTE, READY, Handle, OwnTask, Span, Wait
@@ -97,15 +97,11 @@ class Record:
     @cached_property
     def waits(self) -> Waits:
         """All waits of compute streams for messages, streams and the host, whether the rank had to wait or not."""
-        shape = self.shape
-        kinds, kind = self.tasks.once("waits", lambda: _wait_kinds(shape))
-        stage = shape.wait_stage
-        passes = np.arange(len(shape.microbatch))
-        begin, end = shape.wait[shape.pass_task], shape.wait[shape.pass_end]
-        wait = ranges(begin, end)
+        shape, (kinds, kind) = self.shape, self.wait_kinds
+        stage, wait = shape.wait_stage, shape.executed_wait
         is_shown = np.array([bool(name) for name in kinds], bool)
         rows = np.flatnonzero((self.wait_event >= 0) & is_shown[kind[wait]])
-        row_pass = np.repeat(passes, end - begin)[rows]
+        row_pass = np.arange(len(shape.microbatch)).repeat(lengths(shape.pass_wait))[rows]
         wait, event = wait[rows], self.wait_event[rows]
         sent = np.where(stage[wait] >= 0, self.requested[event], self.begin)
         return Waits(
@@ -119,6 +115,11 @@ class Record:
             event,
             kinds,
         )
+
+    @property
+    def wait_kinds(self) -> tuple[tuple[str, ...], Ints]:
+        """Distinct names of waits, empty for waits that are not shown, and the index of each wait's name (waits,)."""
+        return self.tasks.once("waits", lambda: _wait_kinds(self.shape))
 
     @cached_property
     def waited(self) -> Ints:

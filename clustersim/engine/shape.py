@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, distinct, distinct_rows, entries, lengths, offsets
+from clustersim.arrays import Ints, Mask, distinct, distinct_rows, entries, lengths, offsets, ranges
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import (
@@ -170,6 +170,17 @@ class Shape:
     def task_rank(self) -> Ints:
         """Rank cell of each task."""
         return np.arange(self.ranks, dtype=np.int32).repeat(lengths(self.rank_task))
+
+    @cached_property
+    def wait_rank(self) -> Ints:
+        """Rank cell of each wait."""
+        waits = lengths(self.wait[self.rank_task])
+        return np.arange(self.ranks, dtype=np.int32).repeat(waits)
+
+    @cached_property
+    def executed_wait(self) -> Ints:
+        """Wait of each executed wait, numbered as in `pass_wait`."""
+        return ranges(self.wait[self.pass_task], self.wait[self.pass_end])
 
     @cached_property
     def meetings(self) -> Meetings:

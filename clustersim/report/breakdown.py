@@ -141,21 +141,23 @@ Part = tuple[str, Ints, Floats]
 def _computed(record: Record) -> Iterable[Part]:
     """Yield the time on compute streams: computation, the communication inside it, and the optimizer."""
     tasks, shape = record.tasks, record.shape
-    events = np.flatnonzero(shape.computing[shape.event_task])
-    task, rank = shape.event_task[events], shape.event_rank[events]
-    took = record.ends[events] - record.starts[events]
-    update = shape.updating[task]
+    took = record.ends - record.starts
     # with launches of the host, time without computation is divided by kernel times
     launched = any(timing.launched for timing in tasks.timings)
     moves, shares = _inside(tasks) if launched else tasks.once("inside", lambda: _inside(tasks))
-    most = np.where(moves, tasks.compute, np.inf)
-    alone = most[task] if record.slowed is None else most[task] + record.slowed[events]
-    work: Floats = np.minimum(alone, took)
-    yield "optimizer", rank[update], took[update]
-    rank, task, busy, rest = rank[~update], task[~update], work[~update], (took - work)[~update]
+    work = np.where(moves, tasks.compute, np.inf)[shape.event_task]
+    if record.slowed is not None:
+        work += record.slowed
+    np.minimum(work, took, out=work)
+    # a task has one rank, so the sums of tasks are those of ranks and kinds
+    busy, total = (summed(shape.event_task, seconds, len(shape.op)) for seconds in (work, took))
+    update = shape.computing & shape.updating
+    yield "optimizer", shape.task_rank[update], total[update]
+    passes = shape.computing & ~update
+    rank, busy, rest = shape.task_rank[passes], busy[passes], (total - busy)[passes]
     yield "compute", rank, busy
     for name, share in shares.items():
-        yield name, rank, rest * share[task]
+        yield name, rank, rest * share[passes]
 
 
 def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
@@ -180,21 +182,27 @@ def _shares(timing: SegmentTimes) -> dict[str, float]:
 
 def _waited(record: Record) -> Iterable[Part]:
     """Yield the exposed communication that compute streams wait for. The rest of the waits is for other ranks."""
-    waits = record.waits
-    message = waits.stage >= 0
-    begun = np.where(message, np.maximum(waits.begin, waits.sent), waits.begin)  # until then no rank sends
-    long = np.maximum(waits.end - np.minimum(begun, waits.end), 0.0)
-    sends = message | np.array([kind == "send" for kind in waits.kinds], bool)[waits.kind]
-    yield "pp", waits.rank[sends], long[sends]
-    hosts = np.array([kind == HOST for kind in waits.kinds], bool)[waits.kind]
+    shape, wait, event, begin = record.shape, record.shape.executed_wait, record.wait_event, record.wait_begin
+    names, kind = record.wait_kinds
+    messages = shape.wait_stage >= 0
+    # until a message is sent, its receiver waits for another rank
+    sent = np.where(messages[wait], record.requested[event], -np.inf)
+    end = record.ends[event]
+    long = np.where(event >= 0, np.maximum(end - np.maximum(begin, sent), 0.0), 0.0)
+    seconds, rank = summed(wait, long, len(kind)), shape.wait_rank
+    sends = messages | np.array([name == "send" for name in names], bool)[kind]
+    yield "pp", rank[sends], seconds[sends]
+    hosts = np.array([name == HOST for name in names], bool)[kind]
     if hosts.any():
-        yield HOST, waits.rank[hosts], long[hosts]
-    rows = np.flatnonzero(~sends & ~hosts & (waits.end > waits.begin))
-    moved = _moved(record, waits.kind[rows], waits.rank[rows], waits.begin[rows], waits.end[rows])
-    for number, kind in enumerate(waits.kinds):
-        of_kind = waits.kind[rows] == number
+        yield HOST, rank[hosts], seconds[hosts]
+    shown = np.array([bool(name) for name in names], bool)[kind]
+    rows = np.flatnonzero((shown & ~sends & ~hosts)[wait] & (long > 0.0))
+    row_wait = wait[rows]
+    moved = _moved(record, kind[row_wait], rank[row_wait], begin[rows], end[rows])
+    for number, name in enumerate(names):
+        of_kind = kind[row_wait] == number
         if of_kind.any():
-            yield PART_OF.get(kind, kind), waits.rank[rows[of_kind]], moved[of_kind]
+            yield PART_OF.get(name, name), rank[row_wait[of_kind]], moved[of_kind]
 
 
 def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -> Floats:
@@ -205,7 +213,7 @@ def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -
     """
     shape, tasks = record.shape, record.tasks
     names, stream = {name: number for number, name in enumerate(tasks.shape.streams)}, tasks.shape.stream
-    stream_of_wait = np.array([names.get(name, -1) for name in record.waits.kinds], np.int64)[kind]
+    stream_of_wait = np.array([names.get(name, -1) for name in record.wait_kinds[0]], np.int64)[kind]
     events = np.flatnonzero(np.isin(stream, stream_of_wait)[shape.event_task])
     starts, ends = record.starts[events], record.ends[events]
     track = shape.event_rank[events] * len(names) + stream[shape.event_task[events]]
