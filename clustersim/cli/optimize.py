@@ -105,7 +105,7 @@ def _lines(result: SearchResult, words: PointCommand) -> list[str]:
 
     points = [split.point for split in result.best]
     rows = [{**split.row, "run": shlex.join(words(split.point))} for split in result.best]
-    lines = [*point_table(rows, points, True, result.goal), *best_lines(words(points[0])), *likely_lines(rows)]
+    lines = [*point_table(rows, points, True, [result.goal]), *best_lines(words(points[0])), *likely_lines(rows)]
     reasons = []
     for place, split in enumerate(result.best):
         behind = [why(result.best[0].row, split.row, result.goal)] if place else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,7 +34,7 @@ NETWORK = ("fabric", "cluster.nic", "cluster.node.nics")
 """Prefixes of keys of a network, which costs its owner, but changes nothing in rents of GPUs."""
 VERBS = {"does not fit": ("does not fit", "do not fit"), "illegal": ("is illegal", "are illegal")}
 """{status of a point without a result: what is said of one, and of several}, where that is not the status"""
-FRONT = ("step", "memory", "gpus", "rent", "energy")
+FRONT = ("step", "memory", "gpus", "rent", "owned", "energy")
 """Objectives that a Pareto front can combine."""
 _DETAIL = re.compile(r"\(.*?\)|[0-9]+(?:[.,][0-9]+)*")
 """Matches the details in which reasons of one kind may differ: numbers, and text in parentheses."""
@@ -166,7 +166,7 @@ class Shown:
         best, many, lines = self.best(), len(self.sweep.rows), list[str]()
         if best:
             priced = (*self.sort, *self.pareto) != BY_SPEED or any(map(of_topology, varied(self.sweep.space)))
-            lines += point_table(best[:top], self.sweep.space, priced)
+            lines += point_table(best[:top], self.sweep.space, priced, (*self.sort, *self.pareto))
             lines += [*best_lines(shlex.split(best[0]["run"])), *likely_lines(best)]
         places: dict[str, list[str]] = {}
         for place, row in enumerate(best[:top], 1):
@@ -211,10 +211,10 @@ class Shown:
         return sorted(by_kind, key=lambda entry: -entry[1])
 
 
-def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal: str = "") -> list[str]:
+def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goals: Collection[str] = ()) -> list[str]:
     """Return rows as a table with a column for each degree of their split and each key that varies in the space.
 
-    priced: whether to include the cost of 10^12 tokens. goal: the minimized objective, which has a column too.
+    priced: whether to include the cost of 10^12 tokens. goals: minimized objectives, which have a column too.
     """
     from clustersim.config.overrides import of_topology
     from clustersim.sweeps.evaluate import COLUMNS
@@ -229,9 +229,9 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal:
     gpus = f"GPUs of {max(owned)}" if len(owned) == 1 else "GPUs"
     head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
     priced_by = {"USD/1T tokens": "usd_per_1t_tokens"} if priced else {}
-    if goal == "owned" or (priced and any(key.startswith(NETWORK) for key in keys)):
+    if "owned" in goals or (priced and any(key.startswith(NETWORK) for key in keys)):
         priced_by["owned"] = "usd_owned_per_1t_tokens"
-    if goal == "energy":
+    if "energy" in goals:
         priced_by["kWh/1T tokens"] = "kwh_per_1t_tokens"
     head += priced_by
     cells = [head]

@@ -32,25 +32,24 @@ FRONT = {
     "memory": "peak_memory_bytes",
     "gpus": "ranks",
     "rent": "usd_per_1t_tokens",
+    "owned": "usd_owned_per_1t_tokens",
     "energy": "kwh_per_1t_tokens",
 }
-"""{short name: column} of the objectives of a Pareto front."""
-SHORT = FRONT | {"owned": "usd_owned_per_1t_tokens"}
-"""{short name: column} of the columns by which rows are sorted."""
+"""{short name: column} of the objectives of a Pareto front, by which rows are sorted too."""
 
 
 def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list[Row]:
     """Return the rows with a result, the best first by each column of `sort` in turn; ties keep their order.
 
-    Columns are named in full or as in SHORT, reversed by a leading minus: `-step_time_s`. Raises InputError for an unknown one.
+    Columns are named in full or as in FRONT, reversed by a leading minus: `-step_time_s`. Raises InputError for an unknown one.
     """
     ordered = [row for row in rows if row["status"] == "ok"]
     for key in reversed(sort):
         wanted, turned = key.removeprefix("-"), key.startswith("-")
         known = {column for row in ordered for column in row}
-        name = wanted if wanted in known else SHORT.get(wanted, wanted)
+        name = wanted if wanted in known else FRONT.get(wanted, wanted)
         if ordered and name not in known:
-            names = known | {short for short, column in SHORT.items() if column in known}
+            names = known | {short for short, column in FRONT.items() if column in known}
             raise InputError(f"--sort {wanted}: no column has that name; {suggest(wanted, names)}")
         numbers = [row for row in ordered if isinstance(row.get(name), int | float)]
         words = [row for row in ordered if not isinstance(row.get(name), int | float)]

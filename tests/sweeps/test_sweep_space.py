@@ -332,7 +332,7 @@ def test_the_front_is_what_nothing_beats():
     ]
     kept = front([*rows, {"status": "illegal"}], ["step", "memory", "rent"])
     assert [(row["step_time_s"], row["peak_memory_bytes"]) for row in kept] == [(1, 9), (2, 5), (4, 1), (1, 9)]
-    assert set(FRONT) == {"step", "memory", "gpus", "rent", "energy"}
+    assert set(FRONT) == {"step", "memory", "gpus", "rent", "owned", "energy"}
     priced = {"status": "ok", "step_time_s": 2, "usd_per_1t_tokens": 7}
     assert front([priced, {**priced, "step_time_s": 1, "usd_per_1t_tokens": None}], ["step", "rent"])[0] is priced
 
