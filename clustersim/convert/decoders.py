@@ -7,13 +7,12 @@ unread key that may change shapes raises an InputError that names it.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
 from clustersim.convert.hugging_face import Config
-from clustersim.convert.table import records, records_of, words
+from clustersim.convert.table import records, words
 from clustersim.errors import InputError, shown
 
 Shapes = dict[str, object]
@@ -86,23 +85,6 @@ class Architecture(NamedTuple):
         shapes = self.reader(config) if self.reader else decoder(config, self)
         unread(config, self)
         return shapes
-
-
-def families(*modules: str) -> dict[str, Architecture]:
-    """Return {model_type: architecture} of the table. modules: names of modules, besides this one, that define its functions."""
-    named: dict[str, object] = {}
-    for module in (__name__, *modules):
-        named |= vars(sys.modules[module])
-
-    def read(key: str, value: object) -> object:
-        if isinstance(value, list):
-            return tuple(named[str(item)] if key == "rules" else item for item in value)
-        return named[str(value)] if key in ("more", "reader") else value
-
-    defaults = Architecture._field_defaults
-    table = records_of("architectures").items()
-    rows = {kind: {**defaults, **{key: read(key, value) for key, value in choices.items()}} for kind, choices in table}
-    return {kind: Architecture._make(row.values()) for kind, row in rows.items()}
 
 
 def text_model(config: Config, sections: Iterable[str] = ()) -> Config:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import cycle, islice
+from itertools import cycle, groupby, islice
 from operator import attrgetter
 
 from clustersim.config.workload import Workload
@@ -212,12 +212,8 @@ def pattern(flags: Sequence[int]) -> str | None:
         return None
     count, sequence = len(flags), list(flags)
     period = next(length for length in range(1, count + 1) if sequence == sequence[:length] * (count // length))
-    parts, rest = list[str](), list(flags[:period])
-    while rest:
-        count = next((at for at, flag in enumerate(rest) if flag != rest[0]), len(rest))
-        parts.append(f"[{rest[0]}]*{count}")
-        rest = rest[count:]
-    return f"({'+'.join(parts)})*{len(flags) // period}"
+    parts = (f"[{flag}]*{len(list(equal))}" for flag, equal in groupby(sequence[:period]))
+    return f"({'+'.join(parts)})*{count // period}"
 
 
 def training(spec: Workload) -> Iterator[Argument]:

@@ -9,7 +9,7 @@ megatron/core/models/gpt/gpt_layer_specs.py (`moe_layer_pattern`), megatron/core
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -74,7 +74,7 @@ class GroupedKey(NamedTuple):
 def silent(name: str, options: Mapping[str, object]) -> bool:
     """Return whether argument `name` among `options` sets no key by itself: its group does, or another argument overrides it."""
     if name == "schedule":
-        return options.get(name) == "interleaved" and bool(_rounds(options))
+        return options.get(name) == "interleaved" and any(_rounds(options))
     if name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):  # the latter has an effect with flex alone
         flex = options.get("moe_token_dispatcher_type") == "flex" and "moe_flex_dispatcher_backend" in options
         return flex == (name == "moe_token_dispatcher_type")
@@ -87,27 +87,20 @@ def grouped_keys(options: Mapping[str, object]) -> list[GroupedKey]:
     return [key for group in groups for key in group(options)]
 
 
-def _offloaded(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the keys of `training.offload`: share of the optimizer on the host, and layers whose activations are there."""
-    keys, offload = list[GroupedKey](), ("training", "offload")
+def _offloaded(options: Mapping[str, object]) -> Iterator[GroupedKey]:
+    """Yield the keys of `training.offload`: share of the optimizer on the host, and layers whose activations are there."""
+    offload = "training", "offload"
     if name := next((candidate for candidate in OFFLOADED if options.get(candidate) is True), None):
-        share, overlap = (
-            options.get("optimizer_offload_fraction", 1.0),
-            options.get("overlap_cpu_optimizer_d2h_h2d", False),
-        )
-        keys += [
-            GroupedKey(name, (*offload, "optimizer_states"), share),
-            GroupedKey(name, (*offload, "overlap"), overlap),
-        ]
+        yield GroupedKey(name, (*offload, "optimizer_states"), options.get("optimizer_offload_fraction", 1.0))
+        yield GroupedKey(name, (*offload, "overlap"), options.get("overlap_cpu_optimizer_d2h_h2d", False))
     if options.get("cpu_offloading"):
         layers, moved = options.get("num_layers") or options.get("layers"), options.get("cpu_offloading_num_layers")
         known = isinstance(layers, int) and isinstance(moved, int) and 0 <= moved <= layers
-        keys.append(GroupedKey("cpu_offloading", (*offload, "activations"), moved / layers if known else 1.0))  # type: ignore[operator]
-    return keys
+        yield GroupedKey("cpu_offloading", (*offload, "activations"), moved / layers if known else 1.0)  # type: ignore[operator]
 
 
-def _rounds(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the schedule with the size of its microbatch groups; [] without such a size, or for one chunk per rank."""
+def _rounds(options: Mapping[str, object]) -> Iterator[GroupedKey]:
+    """Yield the schedule with the size of its microbatch groups; nothing without such a size, or for one chunk per rank."""
     name = next((candidate for candidate in ROUNDS if options.get(candidate) is not None), None)
     layout = options.get("layout") or options.get("pipeline_model_parallel_layout")
     stages = options.get("pp") or options.get("pipeline_model_parallel_size")
@@ -115,53 +108,52 @@ def _rounds(options: Mapping[str, object]) -> list[GroupedKey]:
     if isinstance(layout, str) and isinstance(stages, int):
         with suppress(InputError):  # which is told where the layout is checked
             chunked = stages_of(layout) > stages
-    return [GroupedKey(name, ("parallelism", "schedule"), f"interleaved/{options[name]}")] if name and chunked else []
+    if name and chunked:
+        yield GroupedKey(name, ("parallelism", "schedule"), f"interleaved/{options[name]}")
 
 
-def _ends(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the numbers of first and last layers that stay in bf16; [] without `first_last_layers_bf16`."""
-    if not options.get("first_last_layers_bf16"):
-        return []
-    return [GroupedKey("first_last_layers_bf16", ("training", key), options.get(name, 1)) for name, key in ENDS.items()]
+def _ends(options: Mapping[str, object]) -> Iterator[GroupedKey]:
+    """Yield the numbers of first and last layers that stay in bf16; nothing without `first_last_layers_bf16`."""
+    for name, key in ENDS.items() if options.get("first_last_layers_bf16") else ():
+        yield GroupedKey("first_last_layers_bf16", ("training", key), options.get(name, 1))
 
 
-def _latent(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the widths of latent attention; [] without `multi_latent_attention`."""
-    if not options.get("multi_latent_attention"):
-        return []
-    widths = {name: options.get(name, default) for name, default in LATENT.items()}
-    return [GroupedKey("multi_latent_attention", ("model", "mla"), widths)]
+def _latent(options: Mapping[str, object]) -> Iterator[GroupedKey]:
+    """Yield the widths of latent attention; nothing without `multi_latent_attention`."""
+    if options.get("multi_latent_attention"):
+        widths = {name: options.get(name, default) for name, default in LATENT.items()}
+        yield GroupedKey("multi_latent_attention", ("model", "mla"), widths)
 
 
-def _sharded(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the keys of Megatron-FSDP's sharding, [] without it. Raises GroupError for an unknown strategy."""
+def _sharded(options: Mapping[str, object]) -> Iterator[GroupedKey]:
+    """Yield the keys of Megatron-FSDP's sharding, nothing without it. Raises GroupError for an unknown strategy."""
     name = next((candidate for candidate in sorted(SHARDED) if options.get(candidate)), None)
     if name is None:
-        return []
+        return
     strategy = options.get("data_parallel_sharding_strategy", "optim_grads_params")
     if not isinstance(strategy, str) or strategy not in STRATEGIES:
         why = f"{shown(strategy)} is not a strategy; write {', '.join(STRATEGIES)}"
         raise GroupError("data_parallel_sharding_strategy", why)
-    keys = [GroupedKey(name, ("parallelism", "zero"), STRATEGIES[strategy])]
+    yield GroupedKey(name, ("parallelism", "zero"), STRATEGIES[strategy])
     if strategy == "optim_grads_params":
         two_buffers = options.get("fsdp_double_buffer")
         ahead = {"forward_prefetch": 1} if two_buffers else {}  # one block is gathered while another runs
-        keys.append(GroupedKey(name, ("parallelism", "fsdp"), {**IN_PLACE, **ahead}))
-    return keys
+        yield GroupedKey(name, ("parallelism", "fsdp"), {**IN_PLACE, **ahead})
 
 
-def _encoder(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the layers and tokens of the encoder of an encoder-decoder (T5); [] for other models."""
+def _encoder(options: Mapping[str, object]) -> Iterator[GroupedKey]:
+    """Yield the layers and tokens of the encoder of an encoder-decoder (T5); nothing for other models."""
     keys = {"encoder_num_layers": ("model", "encoder_layers"), "encoder_seq_length": ("training", "encoder_seq")}
-    of_decoder = "decoder_num_layers" in options
-    return [GroupedKey(name, key, options[name]) for name, key in keys.items() if of_decoder and name in options]
+    for name in keys if "decoder_num_layers" in options else ():
+        if name in options:
+            yield GroupedKey(name, keys[name], options[name])
 
 
-def _hybrid(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the keys of a pattern's layers, a block for each letter; [] without one. Raises GroupError for unknown letters."""
+def _hybrid(options: Mapping[str, object]) -> Iterator[GroupedKey]:
+    """Yield the keys of a pattern, with a block for each letter; nothing without one. Raises GroupError for unknown letters."""
     name = next((candidate for candidate in HYBRID if options.get(candidate)), None)
     if name is None:
-        return []
+        return
     stages, width = str(options[name]).split("|"), options.get("hidden_size")
     dense = {"experts": 0} if options.get("num_experts") else {}
     attention: dict[str, object] = {"feed_forward": False}
@@ -170,38 +162,39 @@ def _hybrid(options: Mapping[str, object]) -> list[GroupedKey]:
     letters = "".join(stages)
     if wrong := sorted(set(letters) - kinds.keys()):
         raise GroupError(name, f"{shown(options[name])} has {wrong[0]!r}; layers are {' '.join(kinds)}, | ends a stage")
-    keys = [GroupedKey(name, ("model", "layers"), len(letters))]
-    keys.append(GroupedKey(name, ("model", "blocks"), runs([kinds[letter] for letter in letters])))
+    yield GroupedKey(name, ("model", "layers"), len(letters))
+    yield GroupedKey(name, ("model", "blocks"), runs([kinds[letter] for letter in letters]))
     if "M" in letters and isinstance(width, int):
         head, state, groups, heads = (options.get(key, default) for key, default in MAMBA.items())
         heads = heads or 2 * width // int(str(head))
         shapes = {"heads": heads, "head_dim": head, "state": state, "groups": groups, "chunk": 128}
-        keys.append(GroupedKey(name, ("model", "mamba"), shapes))
+        yield GroupedKey(name, ("model", "mamba"), shapes)
     if len(stages) > 1:
         layout = "|".join("t" * len(stage) for stage in stages)
-        keys.append(GroupedKey(name, ("parallelism", "layout"), f"E{layout}L"))
-    return keys
+        yield GroupedKey(name, ("parallelism", "layout"), f"E{layout}L")
 
 
-def _layers(options: Mapping[str, object]) -> list[GroupedKey]:
-    """Return the layers with experts (moe_layer_freq, every n-th from the first), with full attention instead of a window
+def _layers(options: Mapping[str, object]) -> Iterator[GroupedKey]:
+    """Yield the layers with experts (moe_layer_freq, every n-th from the first), with full attention instead of a window
     (window_attn_skip_freq, every n-th) and without rotary positions (no_rope_freq, every n-th), or by patterns such as
     `([0]*3+[1]*58)` (megatron/core/transformer/utils.py, is_layer_window_attention)."""
     window, layers = _window(options.get("window_size")), options.get("num_layers") or options.get("layers")
     names = [name for name in PATTERNS if options.get(name) not in (None, False, 0)]
     names = [name for name in names if name != "moe_layer_freq" or options[name] not in (1, "1")]
     names = [name for name in names if name != "window_attn_skip_freq" or window]
-    alone = window and "window_attn_skip_freq" not in names
-    keys = [GroupedKey("window_size", ("model", "window"), window)] if alone else []
+    if window and "window_attn_skip_freq" not in names:
+        yield GroupedKey("window_size", ("model", "window"), window)
     if not names or not isinstance(layers, int) or not 0 < layers <= LONGEST:
-        return keys  # the validation of the number of layers reports its error
+        return  # the validation of the number of layers reports its error
     flags = {name: frequency(name, options[name], layers) for name in names}
     width = options.get("ffn_hidden_size")
     dense = {"experts": 0, **({"ffn": width} if width else {})}
     experts = flags.get("moe_layer_freq", [])
     if names == ["moe_layer_freq"] and experts == sorted(experts) and len(set(experts)) == 2:
-        more = [GroupedKey(names[0], ("model", "dense_ffn"), width)] if width else []
-        return [*keys, GroupedKey(names[0], ("model", "dense_layers"), experts.count(0)), *more]
+        yield GroupedKey(names[0], ("model", "dense_layers"), experts.count(0))
+        if width:
+            yield GroupedKey(names[0], ("model", "dense_ffn"), width)
+        return
     kinds: dict[str, tuple[dict[str, object], ...]] = {"moe_layer_freq": (dense, {})}
     kinds |= {"window_attn_skip_freq": ({}, {"window": window}), "no_rope_freq": ({}, {"positions": "none"})}
     kinds["linear_attention_freq"] = ({}, {"mixer": "delta"})
@@ -210,10 +203,10 @@ def _layers(options: Mapping[str, object]) -> list[GroupedKey]:
             why = "is understood with experimental_attention_variant gated_delta_net alone"
             raise GroupError("linear_attention_freq", why)
         delta = {ours: options[name] for name, ours in DELTA.items() if name in options}
-        keys.append(GroupedKey(names[0], ("model", "delta"), delta))
+        yield GroupedKey(names[0], ("model", "delta"), delta)
     chosen = ([kinds[name][flags[name][at]] for name in names] for at in range(layers))
     merged = [{key: value for kind in layer for key, value in kind.items()} for layer in chosen]
-    return [*keys, GroupedKey(names[0], ("model", "blocks"), runs(merged))]
+    yield GroupedKey(names[0], ("model", "blocks"), runs(merged))
 
 
 def _window(window: object) -> int:
