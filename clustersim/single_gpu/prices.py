@@ -131,12 +131,6 @@ def tabled(rows: Sequence[dict[str, str]], op: str, inputs: Sequence[Tensor], ou
     return tuple(kernel(row) for row in rows)
 
 
-def moved_bytes(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
-    """Return the bytes that an element-wise kernel moves. Broadcast operands larger than CACHED count for each repetition."""
-    wide = max(outputs, key=lambda tensor: tensor.elements).elements
-    return math.fsum(_read(tensor, wide) for tensor in inputs) + math.fsum(tensor.bytes for tensor in outputs)
-
-
 def _read(operand: Tensor, wide: int) -> float:
     """Return the bytes that a kernel over `wide` elements reads of an operand."""
     if operand.elements == 1:
@@ -146,8 +140,10 @@ def _read(operand: Tensor, wide: int) -> float:
 
 
 def elementwise(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return one kernel that reads every operand and writes the result."""
-    return (plain("elementwise", op, outputs[0], moved_bytes(inputs, outputs), 1.0),)
+    """Return one kernel that reads every operand, those larger than CACHED for each repetition, and writes the result."""
+    wide = max(outputs, key=lambda tensor: tensor.elements).elements
+    traffic = math.fsum(_read(tensor, wide) for tensor in inputs) + math.fsum(tensor.bytes for tensor in outputs)
+    return (plain("elementwise", op, outputs[0], traffic, 1.0),)
 
 
 def memory(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
