@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from clustersim.engine.compile import plan
@@ -33,8 +32,6 @@ class JobsResult:
     summary: dict[str, Any]
     """Content of `summary.json`."""
     shared: Shared
-    inputs: dict[str, Path]
-    """{part of the input: file that it was read from}"""
     seconds: float
     """Wall time of the simulation in seconds."""
 
@@ -67,7 +64,7 @@ def share(
         progress(f"simulate {placed_job.name} alone")
         record = simulator.simulate(work, "auto", fold)
         works.append(work)
-        single_runs.append(AloneStep(record.plan, record, memory, forecast))
+        single_runs.append(AloneStep(record, memory, forecast))
     _check_length(placed, single_runs, requested.steps)
     progress("plan")
     starts = [placed_job.start for placed_job in placed]
@@ -77,7 +74,7 @@ def share(
     )
     progress("summarize")
     shared = Shared(cluster, requested.placement, requested.steps, _job_steps(placed, single_runs, records))
-    return JobsResult(summary(shared), shared, requested.inputs, time.perf_counter() - begun)
+    return JobsResult(summary(shared), shared, time.perf_counter() - begun)
 
 
 def _check_length(placed: Sequence[PlacedJob], single_runs: Sequence[AloneStep], steps: int) -> None:

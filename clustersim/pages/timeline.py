@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
@@ -15,6 +15,7 @@ from clustersim.model.kernel import Kernel
 from clustersim.report.folded_time import NOT_FOLDED, FoldedTime, folded_time
 from clustersim.report.result import ranks_per_stage
 from clustersim.report.step_trace import pass_parts
+from clustersim.report.trace import cells_that_fit
 from clustersim.simulation import StepResult
 
 MOST_SPANS, MOST_PARTS = 40_000, 60_000
@@ -36,7 +37,8 @@ def timeline(result: StepResult) -> dict[str, object]:
     record, plan = result.record, result.plan
     fold = folded_time(record, result.job.parallelism.pp)
     spans, critical = _spans(result, fold)
-    order = _rows(result, spans)
+    count = np.bincount([span.rank for span in spans], minlength=len(plan.first))
+    order = cells_that_fit(plan, count, ranks_per_stage(result.summary), MOST_SPANS)
     row_of = {cell: row for row, cell in enumerate(order)}
     kept = [(span, count) for span, count in zip(spans, critical, strict=True) if span.rank in row_of]
 
@@ -92,17 +94,6 @@ def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]
     shown = [(every[i], moved[i]) for i in np.flatnonzero(drawn).tolist()]
     earlier = [span._replace(start=span.start - by, end=span.end - by, requested=span.start) for span, by in shown]
     return earlier, critical[drawn].tolist()
-
-
-def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
-    """Return the classes of ranks that are drawn, down the pipeline: whole data-parallel lanes, as many as fit."""
-    first, width = result.plan.first, ranks_per_stage(result.summary)
-    count = np.bincount([span.rank for span in spans], minlength=len(first))
-    order = sorted(range(len(first)), key=lambda cell: (int(first[cell]) % width, int(first[cell])))
-    room = np.cumsum(count[order]) <= MOST_SPANS
-    return sorted(
-        (cell for cell, fits in zip(order, room, strict=True) if fits or cell == order[0]), key=lambda c: int(first[c])
-    )
 
 
 def _columns(kept: Sequence[tuple[Span, int]], kinds: Numbers, passes: _Passes) -> dict[str, list[int]]:

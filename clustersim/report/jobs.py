@@ -21,7 +21,7 @@ from clustersim.parallel.job import Job
 from clustersim.report.breakdown import breakdown, mean_of_ranks
 from clustersim.report.links import link_bytes
 from clustersim.report.summary import Forecast, cluster_facts, memory_facts, predictor_facts, split_facts
-from clustersim.report.trace import drawn_cells, shown_counts
+from clustersim.report.trace import MAX_EVENTS, cells_that_fit, shown_counts, slice_counts
 from clustersim.report.verdicts import not_modelled
 from clustersim.topology.model import Topology
 
@@ -29,7 +29,6 @@ from clustersim.topology.model import Topology
 class AloneStep(NamedTuple):
     """One step of a job that has the cluster to itself."""
 
-    plan: Plan
     record: Record
     memory: list[RankMemory]
     """Memory of each pipeline rank."""
@@ -59,7 +58,8 @@ class JobSteps(NamedTuple):
 
     def traced(self, jobs: int) -> list[int]:
         """Return the rank cells of the job in a trace of `jobs` jobs, with all their steps."""
-        return drawn_cells(self.steps, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
+        width = self.job.mesh.size // self.job.parallelism.pp
+        return cells_that_fit(self.plan, slice_counts(self.steps), width, MAX_EVENTS // jobs)
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ def _job(shared: Shared, job: JobSteps) -> dict[str, Any]:
     cluster = shared.cluster
     times = [step.end - step.begin for step in job.counted]
     early = len(job.steps) - len(job.counted)
-    alone = _parts(job.alone.plan, job.alone.record)
-    each = [_parts(job.plan, step) for step in job.counted]
+    alone = _parts(job.alone.record)
+    each = [_parts(step) for step in job.counted]
     together = {name: float(np.mean([parts.get(name, 0.0) for parts in each])) for name in each[0]}
     return {
         "name": job.name,
@@ -245,9 +245,9 @@ def _job(shared: Shared, job: JobSteps) -> dict[str, Any]:
     }
 
 
-def _parts(plan: Plan, step: Record) -> dict[str, float]:
+def _parts(step: Record) -> dict[str, float]:
     """Return {part: seconds} of a job's step, mean of its ranks."""
-    return mean_of_ranks(breakdown(step), plan.size.tolist())
+    return mean_of_ranks(breakdown(step), step.plan.size.tolist())
 
 
 def _exposed(parts: dict[str, float]) -> float:

@@ -23,7 +23,7 @@ from clustersim.report.terminal import (
     paragraphs,
     simulated,
 )
-from clustersim.report.trace import slices, spans_of_cells, streams
+from clustersim.report.trace import numbered_tracks, slices, spans_of_cells
 from clustersim.report.trace_events import FIRST, metadata_event
 from clustersim.report.verdicts import WORDS
 from clustersim.units import duration, gibibytes, scaled, seconds
@@ -96,9 +96,8 @@ def _events(shared: Shared) -> Iterator[str]:
         begun = FIRST
         every = (span for step in job.steps for span in step.spans)
         for cell, row in spans_of_cells(every, job.traced(len(shared.jobs))).items():
-            names = ["compute", *sorted({name for span in row for name in streams(span)} - {"compute"})]
-            track = {name: begun + i for i, name in enumerate(names)}
-            begun += len(names)
+            track = numbered_tracks(row, begun)
+            begun += len(track)
             label = f"rank {int(job.plan.first[cell])}"
             for name, tid in track.items():
                 yield metadata_event(number, tid, "thread_name", "name", f"{label} {name}")
@@ -128,8 +127,7 @@ def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[s
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows under their heads, the first column aligned left, the others right."""
-    width = max(len(name) for name, *_ in (head, *rows))
-    return table([(f"  {name:<{width}}", *cells) for name, *cells in (head, *rows)])
+    return table([(f"  {name}", *cells) for name, *cells in (head, *rows)], "<>")
 
 
 def _head(summary: dict[str, Any]) -> list[str]:

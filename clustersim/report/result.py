@@ -11,7 +11,7 @@ from clustersim.report.names import document
 from clustersim.report.step_trace import StepTrace
 from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
-from clustersim.report.trace import DrawnRank, drawn_cells, first_ranks, spans_of_cells
+from clustersim.report.trace import DrawnRank, cells_that_fit, first_ranks, slice_counts, spans_of_cells
 from clustersim.report.trace_events import write_events
 from clustersim.writing import saving, write
 
@@ -42,7 +42,8 @@ def save(
     folder. An existing one is replaced as by `put`.
     """
     plan, stage_of = record.plan, stages_of(record.plan, summary)
-    spans = spans_of_cells(record.spans, drawn_cells([record], plan, ranks_per_stage(summary)))
+    cells = cells_that_fit(plan, slice_counts([record]), ranks_per_stage(summary))
+    spans = spans_of_cells(record.spans, cells)
     tables = {
         "spans": spans_table(record),
         "ranks": ranks_table(plan, parts, stage_of),

@@ -22,9 +22,8 @@ from clustersim.engine.traffic import Variant
 from clustersim.model.kernel import Kernel
 from clustersim.report.links import limits
 from clustersim.report.parquet import TableColumns
-from clustersim.report.trace import Arrows, DrawnRank, Spans, slices, streams
+from clustersim.report.trace import Arrows, DrawnRank, Spans, numbered_tracks, slices
 from clustersim.report.trace_events import (
-    FIRST,
     LEVEL,
     NUMBER,
     SEPARATOR,
@@ -152,8 +151,7 @@ class StepTrace:
     @cached_property
     def tracks(self) -> dict[str, int]:
         """{stream: thread}, computation first."""
-        names = {name for row in self.spans.values() for span in row for name in streams(span)}
-        return {name: i for i, name in enumerate([COMPUTE, *sorted(names - {COMPUTE})], FIRST)}
+        return numbered_tracks(span for row in self.spans.values() for span in row)
 
     def _metadata(self, drawn: Sequence[DrawnRank]) -> Iterator[str]:
         """Yield the names and the order of the processes and threads of drawn ranks."""

@@ -25,7 +25,7 @@ from clustersim.report.calibration import Expected, Kind, SoftwareLevel, expecte
 from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, link_bytes, path_limits
 from clustersim.report.path_shares import path_shares
-from clustersim.report.trace import drawn_cells, shown_counts
+from clustersim.report.trace import cells_that_fit, shown_counts, slice_counts
 from clustersim.report.verdicts import band, idle_facts, not_modelled, verdict, warnings
 from clustersim.topology.host_links import host_with_least_room
 from clustersim.topology.model import Topology
@@ -86,7 +86,7 @@ def summary(
         **({"assumed": list(work.job.assumed)} if work.job.assumed else {}),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
         "simulated": _simulated(topology, work, plan, record),
-        "trace": shown_counts(drawn_cells([record], plan, width), plan),
+        "trace": shown_counts(cells_that_fit(plan, slice_counts([record]), width), plan),
     }
 
 

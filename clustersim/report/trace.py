@@ -168,27 +168,28 @@ def first_ranks(plan: Plan, spans: Spans) -> tuple[DrawnRank, ...]:
     return tuple(DrawnRank(int(plan.first[cell]), cell, int(plan.size[cell])) for cell in spans)
 
 
-def drawn_cells(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> list[int]:
-    """Return the rank cells that a trace of steps shows, in ascending order.
+def cells_that_fit(plan: Plan, items: Ints, width: int, most: int | None = None) -> list[int]:
+    """Return the rank cells of a picture with room for `most` items (default MAX_EVENTS), in ascending order.
 
     They are chosen lane by lane: first one tensor- and data-parallel position through the whole pipeline, so that dependencies
-    are visible, then the next, until `MAX_EVENTS` / `share` slices are used (`share` > 1 if jobs share a trace). The first cell
-    is always included.
+    are visible, then the next, until the room is used. The first cell is always included. `items` are the numbers of items of
+    the cells (cells,), `width` is the ranks per pipeline rank.
     """
     order = np.lexsort((plan.first, plan.first % width))
-    slices = np.cumsum(sum(map(_slices, steps), np.zeros(len(order), np.int64))[order])
-    fits = np.append(True, slices[1:] <= MAX_EVENTS // share)
+    fits = np.append(True, np.cumsum(items[order])[1:] <= (MAX_EVENTS if most is None else most))
     cells: list[int] = np.sort(order[fits]).tolist()
     return cells
 
 
-def _slices(record: Record) -> Ints:
-    """Return the number of slices of each rank cell (cells,): one per span and one per flow inside."""
-    shape, tasks = record.shape, record.tasks
-    flows = np.array([sum(place >= 0 for place in timing.order) for timing in tasks.timed] or [0])
-    pieces = 1 + flows[tasks.group[tasks.of_task]] * shape.computing
-    each = np.bincount(shape.event_rank, pieces[shape.event_task], shape.ranks)
-    counts: Ints = (each + np.bincount(record.waits.rank[record.waited], minlength=len(each))).astype(np.int64)
+def slice_counts(steps: Sequence[Record]) -> Ints:
+    """Return the number of slices of each rank cell (cells,) in a trace of `steps`: one per span and one per flow inside."""
+    counts = np.zeros(steps[0].shape.ranks, np.int64)
+    for record in steps:
+        shape, tasks = record.shape, record.tasks
+        flows = np.array([sum(place >= 0 for place in timing.order) for timing in tasks.timed] or [0])
+        pieces = 1 + flows[tasks.group[tasks.of_task]] * shape.computing
+        counts += np.bincount(shape.event_rank, pieces[shape.event_task], len(counts)).astype(np.int64)
+        counts += np.bincount(record.waits.rank[record.waited], minlength=len(counts))
     return counts
 
 
@@ -223,9 +224,10 @@ def left_out(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def streams(span: Span) -> set[str]:
-    """Return the streams on which a span is drawn: its own, and those of the flows inside."""
-    return {span.stream, *(flow.family for _, flow, _, _ in inner_flows(span))}
+def numbered_tracks(spans: Iterable[Span], first: int = FIRST) -> dict[str, int]:
+    """Return {stream: thread} of the streams on which spans are drawn, and those of the flows inside; computation is `first`."""
+    names = {name for span in spans for name in (span.stream, *(flow.family for _, flow, _, _ in inner_flows(span)))}
+    return {name: i for i, name in enumerate([COMPUTE, *sorted(names - {COMPUTE})], first)}
 
 
 def slices(

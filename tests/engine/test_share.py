@@ -150,7 +150,7 @@ def test_sharing_changes_no_bytes():
     result = together(topology, request("a", 4, **split), request("b", 4), placement="random:5")
     shared = result.shared
     for tenant, rate in zip(shared.jobs, shared.rates, strict=True):
-        np.testing.assert_allclose(rate * tenant.mean, link_bytes(tenant.alone.plan), rtol=1e-12)
+        np.testing.assert_allclose(rate * tenant.mean, link_bytes(tenant.alone.record.plan), rtol=1e-12)
     for tier in result.summary["meetings"][0]["tiers"]:
         every = sum(tier["bytes_per_s"].values())
         assert tier["utilization"] == pytest.approx(every / tier["capacity_bytes_per_s"])
