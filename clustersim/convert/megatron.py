@@ -43,25 +43,23 @@ def refused(key: str, value: object) -> str | None:
 
 def translated(options: Mapping[str, object]) -> dict[str, object]:
     """Return {argument: value} in Megatron's terms. Arguments of Megatron-DeepSpeed are converted, all others are unchanged."""
-    translated_options = dict(options)
-    if not translated_options.get("deepspeed"):
-        return translated_options
-    experts, layers = translated_options.get("num_experts", 1), translated_options.get("num_layers")
+    result = dict(options)
+    if not result.get("deepspeed"):
+        return result
+    experts, layers = result.get("num_experts", 1), result.get("num_layers")
     if experts in (1, True):
-        return {name: value for name, value in translated_options.items() if name not in OF_EXPERTS}
-    if "topk" in translated_options:
-        translated_options["moe_router_topk"] = translated_options.pop("topk")
-    every = translated_options.pop("expert_interval", INTERVAL)
+        return {name: value for name, value in result.items() if name not in OF_EXPERTS}
+    if "topk" in result:
+        result["moe_router_topk"] = result.pop("topk")
+    every = result.pop("expert_interval", INTERVAL)
     if isinstance(layers, int) and layers <= LONGEST and isinstance(every, int) and every > 1:
-        translated_options["moe_layer_freq"] = [int((layer + 1) % every == 0) for layer in range(layers)]
-    hidden = translated_options.get("hidden_size")
-    if translated_options.pop("mlp_type", "") == "residual" and isinstance(hidden, int):
-        translated_options["moe_shared_expert_intermediate_size"] = translated_options.get(
-            "ffn_hidden_size", 4 * hidden
-        )
-    if not translated_options.pop("disable_moe_token_dropping", False):
-        translated_options.setdefault("moe_train_capacity_factor", 1.0)
-    return translated_options
+        result["moe_layer_freq"] = [int((layer + 1) % every == 0) for layer in range(layers)]
+    hidden = result.get("hidden_size")
+    if result.pop("mlp_type", "") == "residual" and isinstance(hidden, int):
+        result["moe_shared_expert_intermediate_size"] = result.get("ffn_hidden_size", 4 * hidden)
+    if not result.pop("disable_moe_token_dropping", False):
+        result.setdefault("moe_train_capacity_factor", 1.0)
+    return result
 
 
 def implied(options: Mapping[str, object], pp: int) -> dict[str, tuple[object, str]]:

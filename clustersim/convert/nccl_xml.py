@@ -132,26 +132,19 @@ def _nics(root: ElementTree.Element, path: object) -> tuple[int, list[float]]:
     return sum(pci.get("class", "").lower().startswith(_NIC_CLASSES) for pci in root.iter("pci")), []
 
 
-def _number(element: ElementTree.Element, key: str, path: object, most: float) -> float:
-    """Return a number from 1 to `most` in an attribute. Raises InputError for another value."""
+def _number(element: ElementTree.Element, key: str, path: object, most: float = _MOST) -> float:
+    """Return a number from 1 to `most` in an attribute, a whole one up to _MOST. Raises InputError for another value."""
+    kind = int if most == _MOST else float
     text = element.get(key, "")
     try:
-        value = float(text)
+        value = kind(text)
     except ValueError:
-        value = math.nan
+        value = 0
     if not 1 <= value <= most:
         what = f"{key} of <{element.tag[:40]}> is {shown(text) if text else 'missing'}"
-        raise InputError(f"{path}: {what}; it is a number from 1 to {most:g} in the file that NCCL writes")
+        number = "whole number" if kind is int else "number"
+        raise InputError(f"{path}: {what}; it is a {number} from 1 to {most:g} in the file that NCCL writes")
     return value
-
-
-def _count(element: ElementTree.Element, key: str, path: object) -> int:
-    """Return an integer attribute: number of links or compute capability. Raises InputError for another value."""
-    value = _number(element, key, path, _MOST)
-    if value != int(value):
-        why = f"{key} of <{element.tag[:40]}> is {value:g}; it is whole in the file that NCCL writes"
-        raise InputError(f"{path}: {why}")
-    return int(value)
 
 
 def _model(gpu: _Gpu) -> tuple[str | None, str]:
@@ -185,14 +178,14 @@ def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:
     if not elements:
         return preset(nodes_by_gpu()[model])["scale_up"] if model in nodes_by_gpu() else None
     for element in elements if any(nvlinks := [device.findall("nvlink") for device in elements]) else ():
-        _count(element, "sm", path)
+        _number(element, "sm", path)
     place = {gpu.pci.get("busid", "").lower(): number for number, gpu in enumerate(gpus)}
     tag = nvlinks if any(nvlinks) else [element.findall("xgmi") for element in elements]
     ends: Counter[tuple[int, int]] = Counter()
     leaving: Counter[int] = Counter()
     for number, links in enumerate(tag):
         for link in links:
-            count, other = _count(link, "count", path), place.get(link.get("target", "").lower())
+            count, other = int(_number(link, "count", path)), place.get(link.get("target", "").lower())
             if other == number:  # a virtual machine hides the other end
                 continue
             leaving[number] += count
@@ -205,7 +198,7 @@ def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:
     if any(link.get("tclass") == _SWITCH for links in tag for link in links) or not ends:
         kind = {"kind": "nvswitch" if any(nvlinks) else "mesh"}
         counted = {"links_per_gpu": max(leaving.values())} if any(nvlinks) else {"links_per_peer": 1}
-        switches = {"multicast": _count(elements[0], "sm", path) >= 90} if any(nvlinks) else {}  # from Hopper on
+        switches = {"multicast": _number(elements[0], "sm", path) >= 90} if any(nvlinks) else {}  # from Hopper on
         return {**kind, **counted, **switches, **link_keys}
     # both ends list the links
     pairs = {(min(pair), max(pair)): max(count, ends[pair[::-1]]) for pair, count in ends.items()}

@@ -6,7 +6,9 @@ model); Megatron-Bridge 067f987, peft/lora.py (`LoRA`); NeMo 2.0, conf of megatr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from clustersim.config.yaml import read
@@ -53,9 +55,24 @@ def adapter_settings(path: str, gated: bool, config: Mapping[str, object]) -> di
 
 
 def linears(path: str, modules: object, gated: bool) -> list[str]:
-    """Return the targets of PEFT's `target_modules`, a name, names, or all-linear. Raises InputError for an unknown name."""
-    names = ALL if modules == "all-linear" else modules if isinstance(modules, list) else [modules]
+    """Return the targets of PEFT's `target_modules`: names in a list or between commas, a pattern of full names, or all-linear.
+    Raises InputError for an unknown name, and for a pattern that no linear matches."""
+    names = modules if isinstance(modules, list) else str(modules).split(",")
+    if modules == "all-linear":
+        names = list(ALL)
+    elif isinstance(modules, str) and re.search(r"[][(){}*+?^$|\\]", modules):
+        names = _matching(modules)
     return list(dict.fromkeys(_target(path, name, gated) for name in names if gated or name != "gate_proj"))
+
+
+def _matching(pattern: str) -> list[str]:
+    """Return the linears of a block of Llama whose full name matches a pattern, whatever the names before `layers`; the pattern
+    itself if none does (peft, tuners/tuners_utils.py: check_target_module_exists)."""
+    tail = pattern[max(pattern.rfind("layers"), 0) :]
+    parts = {name: "mlp" if MODULES[name].startswith("linear_fc") else "self_attn" for name in ALL}
+    with suppress(re.error):
+        return [name for name in ALL if re.fullmatch(tail, f"layers.0.{parts[name]}.{name}")] or [pattern]
+    return [pattern]
 
 
 def _target(path: str, name: object, gated: bool) -> str:

@@ -144,10 +144,8 @@ def written(spec: Workload) -> Keys:
     settings["training.local_batch_size"] = train.global_batch // dp if split.pp > 1 else train.micro_batch
     settings |= ToolSettings("", "", ROWS, {}).plain(spec)
     settings |= {f"{SPLIT}data_parallel_{kind}_degree": n for kind, n in (("replicate", dp // shard), ("shard", shard))}
-    settings |= {
-        f"{SPLIT}expert_tensor_parallel_degree": split.etp if split.ep > 1 else 1,
-        "compile.enable": bool(parts),
-    }
+    settings |= {f"{SPLIT}expert_tensor_parallel_degree": split.etp if split.ep > 1 else 1}
+    settings["compile.enable"] = bool(parts)
     settings["activation_checkpoint.mode"] = "selective" if selective else train.recompute
     settings["activation_checkpoint.early_stop"] = train.recompute_saves == ("mlpwo",)
     if split.pp > 1:
@@ -174,11 +172,8 @@ def _refused(spec: Workload) -> Iterator[ToolRefusal]:
     yield "parallelism.zero", split.zero not in (0, 3) or (split.zero == 0 and split.cp > 1) or split.zero3, shards
     heads = spec.model.kv_heads or spec.model.heads
     yield "parallelism.tp", not spec.model.mla and heads % split.tp, f"tp divides the {heads} key/value heads"
-    yield (
-        "parallelism.expert_tp",
-        split.ep > 1 and split.etp not in (1, split.tp),
-        "an expert is cut by tp or not at all",
-    )
+    partly = split.ep > 1 and split.etp not in (1, split.tp)
+    yield "parallelism.expert_tp", partly, "an expert is cut by tp or not at all"
     scaled = train.precision != "fp8" or ROWS[RECIPE].write(train.fp8_scaling)
     yield "training.fp8_scaling", not scaled, "it has current and row"
     blocks = "it recomputes whole blocks, each or every n-th, or saves op"

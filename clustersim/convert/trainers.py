@@ -206,10 +206,9 @@ class TrainerImport:
             return
         targets = self.facts.get("targets", ["q_proj", "v_proj"])  # PEFT's of Llama (peft/utils/constants.py)
         targets = "all-linear" if targets == "all" or self.facts.get("all_linear") is True else targets
-        names = targets.split(",") if isinstance(targets, str) and targets != "all-linear" else targets
         gated = self.keys.get("model.activation") in ("swiglu", "geglu")
         lora: Keys = {key: self.facts[key] for key in ("rank", "alpha", "dropout") if key in self.facts}
-        lora["targets"] = linears(self.settings.path, names, gated)
+        lora["targets"] = linears(self.settings.path, targets, gated)
         self.keys["training.lora"] = lora | ({"base": self.facts["packed"]} if "packed" in self.facts else {})
 
     def _precision(self) -> None:
@@ -244,7 +243,7 @@ class TrainerImport:
             if not gpus:
                 raise self.error("shards parameters inside nodes; give num_processes or --gpus N")
             keys["parallelism.fsdp.shard"] = max(gpus // self.number("machines", self.facts, 1), 1)
-        if self.number("replicate", self.facts) > 1:
+        if self.number("replicate", self.facts) > 1 or self.number("parallelism.ep", self.keys) > 1:
             shard = self.number("shard", self.facts, 1) * self.number("parallelism.cp", self.keys, 1)
             keys["parallelism.fsdp.shard"] = shard
         if self.facts.get("offload") is True:  # torch.optim on the CPU

@@ -239,6 +239,37 @@ def test_adapters_of_axolotl_and_llama_factory_are_lora():
     assert job_of("llama-factory", text + "quantization_bit: 8\n", 8)[1].training.lora.base == "int8"
 
 
+PATTERNS = {
+    r"model.language_model.layers.[\d]+.(mlp|cross_attn|self_attn).(up|down|gate|q|k|v|o)_proj": 7,
+    r"model.language_model.layers.[\d]+.(_checkpoint_wrapped_module.)?(mlp|self_attn).(up|down|gate|q|k|v|o)_proj": 7,
+    r"language_model.model.layers.[\d]+.self_attn.(q|k|v|o)_proj": 4,
+    ".*(q|v)_proj$": 2,
+}
+"""{pattern of names: number of linears that it matches}, as in axolotl 0.19.0 (examples: gemma3, gemma4-unified, voxtral)."""
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_text_of_target_modules_is_a_pattern_of_full_names(pattern):
+    """peft, tuners/tuners_utils.py: check_target_module_exists."""
+    settings = QLORA.replace("lora_target_linear: true", f"lora_target_modules: '{pattern}'")
+    assert len(job_of("axolotl", AXOLOTL % settings, 8)[1].training.lora.targets) == PATTERNS[pattern]
+
+
+def test_frozen_weights_of_qlora_lie_on_hosts_with_fsdps_offload():
+    """axolotl 0.19.0, examples/llama-2/qlora-fsdp.yml and four others."""
+    sharded = "fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_offload_params: true}\n"
+    _, job = job_of("axolotl", (AXOLOTL % (QLORA + sharded)).replace("adamw_bnb_8bit", "adamw_torch"), 8)
+    assert (job.training.offload.parameters, job.training.offload.optimizer_states) == (True, 1)
+    assert job.training.lora.base == "nf4"
+
+
+def test_experts_of_axolotl_are_spread_and_its_shards_are_smaller():
+    """axolotl 0.19.0, examples/expert_parallel: expert_parallel_size x dp_shard_size GPUs, weights in shards of dp_shard_size."""
+    settings = "expert_parallel_size: 2\nfsdp_version: 2\nfsdp_config: {reshard_after_forward: true}\ndp_shard_size: 4"
+    split = job_of("axolotl", AXOLOTL % settings, 8, model="qwen3_30b_a3b")[1].parallelism
+    assert (split.ep, split.dp, split.zero, split.fsdp.shard) == (2, 8, 3, 4)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

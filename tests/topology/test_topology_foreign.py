@@ -147,7 +147,7 @@ def test_infinity_fabric_of_a_file_is_that_of_the_shipped_node(tmp_path: Path, n
         ({"net": "fast"}, "speed of <net> is 'fast'; it is a number from 1 to 1e+08"),
         *(({"net": text}, f"speed of <net> is '{text}'; it is a number") for text in ("inf", "nan", "-100000", "1e30")),
         ({"count": 0}, "no <system> with a <gpu>"),
-        ({"links": '<nvlink target="x"/>'}, "count of <nvlink> is missing; it is a number from 1 to 1000"),
+        ({"links": '<nvlink target="x"/>'}, "count of <nvlink> is missing; it is a whole number from 1 to 1000"),
         *(
             ({"links": f'<nvlink target="x" count="{text}"/>'}, "count of <nvlink> is ")
             for text in ("inf", "nan", "-5", "0", "1.5", "9" * 400)
