@@ -14,11 +14,13 @@ from clustersim.config.workload import Model, Workload
 from clustersim.convert.conversions import rows
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse, unsayable
-from clustersim.convert.table import records_of
+from clustersim.convert.table import records, records_of
 from clustersim.errors import InputError, suggest
 
 ROWS = rows("torchtitan")
 """Rows of the table by setting."""
+RENAMED = {row["earlier"]: row["setting"] for row in records("torchtitan_renamed")}
+"""{setting of an earlier release: its name today}"""
 CONVERTERS = {"fp8": ("quantize.linear.float8", "quantize.grouped_mm.float8", "float8")}
 CONVERTERS["mxfp8"] = ("quantize.linear.mx", "quantize.grouped_mm.mx", "mx")
 """Model converters by precision: for linears, experts' grouped GEMMs, and the older name for linears."""
@@ -49,7 +51,8 @@ def imported(path: str, text: str, gpus: int | None) -> Imported:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: is not valid TOML ({error}); give a job config of torchtitan") from error
-    settings = ToolSettings(path, "torchtitan v0.2.2", ROWS, flat(data, ROWS.__contains__), NEUTRAL)
+    values = {RENAMED.get(name, name): value for name, value in flat(data, ROWS.__contains__).items()}
+    settings = ToolSettings(path, "torchtitan v0.2.2", ROWS, values, NEUTRAL)
     flavor, known = f"{settings['model.name']}/{settings['model.flavor']}", models()
     if flavor not in known:
         raise InputError(f"{path}: model.flavor: {flavor} is not known; {suggest(flavor, known)}")
@@ -73,10 +76,8 @@ def _batch(settings: ToolSettings, gpus: int | None) -> Keys:
     if shard < 1 and gpus is None:
         raise settings.error(f"{SPLIT}data_parallel_shard_degree", "is what the other degrees leave; give --gpus N")
     shard = shard if shard > 0 else max((gpus or 1) // (copies * cp * tp * pp), 1)
-    local_batch, global_batch = (
-        settings.number("training.local_batch_size"),
-        settings.number("training.global_batch_size", -1),
-    )
+    local_batch = settings.number("training.local_batch_size")
+    global_batch = settings.number("training.global_batch_size", -1)
     if pp > 1 and 0 < global_batch != local_batch * copies * shard:
         why = "runs the pipeline several times a step, which a workload cannot express"
         raise settings.error("training.global_batch_size", why)
@@ -159,9 +160,8 @@ def written(spec: Workload) -> Keys:
 def _per_stage(spec: Workload) -> int:
     """Return the largest number of layers per stage; embedding and loss are layers if the workload counts them so."""
     split = spec.parallelism
-    return math.ceil(
-        (spec.model.layers + split.account_for_embedding + split.account_for_loss) / (split.pp * split.vpp)
-    )
+    layers = spec.model.layers + split.account_for_embedding + split.account_for_loss
+    return math.ceil(layers / (split.pp * split.vpp))
 
 
 def _refused(spec: Workload) -> Iterator[ToolRefusal]:

@@ -207,3 +207,37 @@ def test_a_key_that_cannot_be_said_is_refused_by_its_name(changes, key):
     job = load("llama3_8b", {"parallelism.zero": 3, "parallelism.tp": 1, **changes}).place(64, 8)
     with pytest.raises(InputError, match=rf"^{re.escape(key)}: cannot be expressed: .*; change it before you export$"):
         written("torchtitan", job, 8)
+
+
+EARLIER = """
+[model]
+name = "llama3"
+flavor = "8B"
+norm_type = "rmsnorm"
+[optimizer]
+name = "AdamW"
+fused = true
+[training]
+batch_size = 21
+seq_len = 8192
+warmup_steps = 500
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 32
+tensor_parallel_degree = 8
+compile = true
+[experimental]
+pipeline_parallel_degree = 1
+[activation_checkpoint]
+mode = "full"
+[float8]
+enable_float8_linear = false
+"""
+
+
+def test_settings_of_earlier_releases_have_their_names_of_today():
+    """eminorhan/frontier-torchtitan, train_configs/llama3_8b_n64.toml, and torchtitan's own files until 2025-10."""
+    spec = imported("t.toml", EARLIER, None).workload
+    training, split = spec["training"], spec["parallelism"]
+    assert (split["tp"], split["dp"], split["fsdp"]["shard"]) == (8, 64, 32)
+    assert (training["micro_batch"], training["global_batch"], training["seq"]) == (21, 21 * 64, 8192)
+    assert (training["kernels"], training["optimizer_kernels"], training["recompute"]) == ("fused", "fused", "full")
