@@ -798,3 +798,11 @@ def test_a_terabyte_of_host_memory_is_too_little_for_70b(tmp_path):
     said = command(*words, code=2)
     assert "of host memory and has" in said and "host.memory" in said
     assert run(*words[1:-1], "cluster.node.host.memory=1.5TB")["step_time_s"] > 0  # as the remedy says
+
+
+def test_long_products_of_a_die_of_mi250x_are_no_faster_than_searches_found():
+    """stas00/ml-engineering, compute/accelerator: 147 TFLOP/s of one die in bf16 at best; its issue 76: 127 on another."""
+    found = command("kernels", "llama3_8b", "--gpu", "mi250x", "--json")["kernels"]
+    speeds = [row["flop"] / row["seconds"] / 1e12 for row in found if row["kind"] == "linear" and row["flop"] > 5e11]
+    assert speeds and max(speeds) < 147
+    assert max(speeds) > 110
