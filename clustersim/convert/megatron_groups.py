@@ -78,6 +78,8 @@ def silent(name: str, options: Mapping[str, object]) -> bool:
     if name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):  # the latter has an effect with flex alone
         flex = options.get("moe_token_dispatcher_type") == "flex" and "moe_flex_dispatcher_backend" in options
         return flex == (name == "moe_token_dispatcher_type")
+    if name == "no_position_embedding":  # others are not learned, so that there is nothing to leave out
+        return bool({"position_embedding_type", "use_rotary_position_embeddings"} & options.keys())
     return name in GROUPED or (name in UNDER_LATENT and bool(options.get("multi_latent_attention")))
 
 

@@ -265,8 +265,6 @@ class ArgumentImport:
         if options.get("tensor_model_parallel_size", 1) == 1 and options.pop("sequence_parallel", None):
             off = "is off with one tensor-parallel rank, as Megatron turns it off"
             self.assumed.append(f"{self.flag('sequence_parallel')} {off}")
-        if "position_embedding_type" in options or "use_rotary_position_embeddings" in options:
-            options.pop("no_position_embedding", None)
         return options
 
     def _take(self, name: str, value: object) -> None:

@@ -806,3 +806,15 @@ def test_long_products_of_a_die_of_mi250x_are_no_faster_than_searches_found():
     speeds = [row["flop"] / row["seconds"] / 1e12 for row in found if row["kind"] == "linear" and row["flop"] > 5e11]
     assert speeds and max(speeds) < 147
     assert max(speeds) > 110
+
+
+def test_rotary_positions_have_no_learned_ones_to_leave_out(tmp_path):
+    """flagos-ai/FlagScale, examples/aquila/conf/train: both arguments, as in scripts of Megatron-LM."""
+    given = yaml.safe_load((INPUTS / "s06_offload.yaml").read_text())
+    given["model"].pop("positions", None)
+    given |= {"use_rotary_position_embeddings": True, "no_position_embedding": True}
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(given))
+    assert load(tmp_path / "w.yaml").model.positions == "rotary"
+    del given["use_rotary_position_embeddings"]
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(given))
+    assert "write position_embedding_type: none" in command("run", "hgx_h100_8", tmp_path / "w.yaml", code=2)
