@@ -463,16 +463,23 @@ IMPOSSIBLE = {
     "too few nodes": "--tokens 100B --days 0.5 --nodes 1",
     "all of these": "--tokens 100B --days 0.001 --nodes 1 --budget 10",
     "too small a batch": "--tokens 100B --days 0.12 --global-batch 64",
-    "two kinds": "--tokens 100B --days 0.001 --gpu a100,h100",
+    "two kinds": "--tokens 100B --budget 10 --gpu a100,h100",
 }
+FEW = [
+    word
+    for key, value in SMALL.items()
+    if key not in (*KIND, "parallelism.zero", "training.micro_batch")
+    for word in ("--set", f"{key}={str(value).lower()}")
+]
 
 
-SLOW = ("too soon", "two kinds", "too cheap in time", "too small a batch")
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in IMPOSSIBLE])
+@pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_an_impossible_question_is_told_what_would_do_and_that_does(planned, name):
-    code, out, err = planned(f"gpt3_xl {IMPOSSIBLE[name]}")
+    """Of few splits, as a refusal searches all batches and sizes of clusters.
+
+    ZeRO and microbatches are open: with them a search within a limit misses what the search without it finds.
+    """
+    code, out, err = planned(f"gpt3_xl {IMPOSSIBLE[name]}", *FEW)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     would = re.findall(r"((?:--(?:days|budget|nodes|global-batch) \S+ )+)\(", err)
@@ -480,7 +487,7 @@ def test_an_impossible_question_is_told_what_would_do_and_that_does(planned, nam
     for limits in would:
         pairs = re.findall(r"(--\S+) (\S+)", IMPOSSIBLE[name])
         kept = " ".join(f"{key} {value}" for key, value in pairs if key not in limits.split())
-        code, _, err = planned(f"gpt3_xl {kept} {limits}", "--quiet")
+        code, _, err = planned(f"gpt3_xl {kept} {limits}", *FEW, "--quiet")
         assert (code, err) == (0, "")
 
 
