@@ -75,6 +75,14 @@ COMMANDS = {
     "run C J --tpp 2": "--tp",
     "run C J --tp": "requires an argument",
     "run C J --tp 0": "parallelism.tp: 0 must be at least 1",
+    "run C J --tp x": "--tp 'x': write a whole number; `clustersim run --help`",
+    "kernels J --gpus 0": "--gpus '0': write 1 or more; `clustersim kernels --help`",
+    "show --schedule 1f1b --stages 600": "--stages '600': write 512 or less; `clustersim show --help`",
+    "collective all_reduce -t C -f x": "-f 'x': write a number; `clustersim collective --help`",
+    "list gpus --set a=b": (
+        "no such option: --set; --set changes keys of a topology or a workload where a command takes it"
+    ),
+    "run --workload gpt3": "no such option: --workload; the workload is not an option; write it after the topology;",
     "run C J --set training.seq": "write key=value",
     "run C J --set training.sek=3": "did you mean 'seq'?",
     "run C J --set train.seq=3": "did you mean 'training'?",

@@ -1,4 +1,4 @@
-"""`clustersim list`, help, completion, and what is said of options that cannot be read."""
+"""`clustersim list`, help and completion."""
 
 from __future__ import annotations
 
@@ -68,27 +68,3 @@ def test_a_shell_completes_commands_and_names():
     assert completed("clustersim run super") == ["superpod_h100_128"]
     assert completed("clustersim run superpod_h100_128 llama3_7") == ["llama3_70b"]
     assert completed("clustersim list wor") == ["workloads"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("run hgx_h100_8 gpt3 --tp x", "--tp 'x': write a whole number; `clustersim run --help`"),
-        ("kernels gpt3 --gpus 0", "--gpus '0': write 1 or more; `clustersim kernels --help`"),
-        ("show --schedule 1f1b --stages 600", "--stages '600': write 512 or less; `clustersim show --help`"),
-        ("collective all_reduce -t hgx_h100_8 -f x", "-f 'x': write a number; `clustersim collective --help`"),
-        (
-            "list gpus --set a=b",
-            "no such option: --set; --set changes keys of a topology or a workload where a command takes it",
-        ),
-        (
-            "run --workload gpt3",
-            "no such option: --workload; the workload is not an option; write it after the topology;",
-        ),
-    ],
-)
-def test_an_option_that_cannot_be_read_is_named_with_its_value(call, arguments, sentence):
-    code, out, err = call(*arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith(f"clustersim: {sentence}")
-    assert err.count("\n") == 1
