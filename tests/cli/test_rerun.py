@@ -4,11 +4,10 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
 import yaml
+from commands import command
 from documents import ROOT
 
 from clustersim.errors import InputError
@@ -17,17 +16,10 @@ from clustersim.question import StoredRun
 OPTIONS = shlex.split("--tp 2 --pp 2 --predictor roofline --set model.vocab=50304 --flops full --engine auto")
 
 
-def _command(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "clustersim", *words], cwd=cwd, capture_output=True, text=True, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("rerun")
-    done = _command("run", "nvlink_h100_4", "gpt2_large", *OPTIONS, "--out", "result", "--quiet", cwd=place)
-    assert done.returncode == 0, done.stderr
+    command("run", "nvlink_h100_4", "gpt2_large", *OPTIONS, "--out", "result", "--quiet", cwd=place)
     return place / "result"
 
 

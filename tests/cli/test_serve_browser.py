@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 from browser import CONTRAST, SCHEMES, WIDTHS, drawn, harmless, needs_browser, readable, visiting
-from serving import CLUSTER, JOB, LONG, command, filled, served
+from commands import command
+from serving import CLUSTER, JOB, LONG, filled, served
 from until import until
 
 from clustersim.report import store

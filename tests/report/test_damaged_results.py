@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from commands import command
 from stored import sweep_row
 
 from clustersim.config.results import Manifest, SweepLine, parsed
@@ -23,13 +24,9 @@ CUT_OFF = "is cut off or damaged, so that nothing says what was run; run the sim
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     """Return a folder with a run and a sweep in it."""
-    import subprocess
-    import sys
-
     place = tmp_path_factory.mktemp("kept")
     for words in (RUN, SWEEP):
-        done = subprocess.run([sys.executable, "-m", "clustersim", *words], cwd=place, capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
+        command(*words, cwd=place)
     return place
 
 

@@ -2,10 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+from commands import command
 
 from clustersim.pages.sweep import sweep_data, sweep_page
 from clustersim.report import store
@@ -14,17 +13,10 @@ from clustersim.sweeps import log
 AXES = ["--tp", "1,2,4,8", "--pp", "1,2", "--micro-batch", "1,4", "--set", "model.vocab=50304"]
 
 
-def _command(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "clustersim", *words], cwd=cwd, capture_output=True, text=True, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
     place = tmp_path_factory.mktemp("explore")
-    done = _command("sweep", "hgx_h100_8", "llama3_8b", *AXES, "--workers", "1", "--out", "one", "--quiet", cwd=place)
-    assert done.returncode == 0, done.stderr
+    command("sweep", "hgx_h100_8", "llama3_8b", *AXES, "--workers", "1", "--out", "one", "--quiet", cwd=place)
     return place / "one"
 
 

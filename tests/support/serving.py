@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
+from commands import command
 from documents import ROOT
 
 from clustersim.cli.app import app
-from clustersim.cli.main import main
 from clustersim.serve.form import FORMS, RunForm
 
 CLUSTER, JOB = "nvlink_h100_4", ROOT / "docs/examples/pipeline.yaml"
@@ -135,12 +134,3 @@ def filled(folder: Path) -> Path:
     (folder / "outside/report.html").write_text("SECRET")
     (folder / "secret.txt").write_text("SECRET")
     return results
-
-
-def command(*arguments: str) -> None:
-    """Run a command line in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-    assert not end.value.code
