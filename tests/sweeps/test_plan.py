@@ -168,6 +168,23 @@ def planner():
 KIND = {"cluster.gpu": "h100", "predictor": "roofline", "training.global_batch": 512}
 
 
+SMALL = {
+    **KIND,
+    "parallelism.cp": 1,
+    "parallelism.ep": 1,
+    "parallelism.vpp": 1,
+    "parallelism.zero": 1,
+    "parallelism.schedule": "1f1b",
+    "training.micro_batch": 1,
+    "training.recompute": "none",
+    "parallelism.overlap.tp": "none",
+    "parallelism.overlap.p2p": True,
+    "parallelism.overlap.grad_reduce": True,
+    "parallelism.overlap.param_gather": True,
+}
+"""A kind of cluster whose splits differ only in tp, pp and the number of replicas."""
+
+
 def test_a_plan_says_how_far_it_is_before_each_simulation(planner):
     """What was simulated for an earlier question is not simulated again, and counts."""
     told = []
@@ -191,8 +208,8 @@ def test_a_plan_says_how_far_it_is_before_each_simulation(planner):
 )
 def test_a_plan_under_way_says_what_is_looked_for(planner, limits, sought):
     told = []
-    asked = replace(PlanRequest(1e11, None, None, (KIND,)), **limits)
-    Planner(planner.case, planner.how, show=lambda *now: told.append(now)).plan(asked, KIND)  # knows no answer yet
+    asked = replace(PlanRequest(1e11, None, None, (SMALL,)), **limits)
+    Planner(planner.case, planner.how, show=lambda *now: told.append(now)).plan(asked, SMALL)  # knows no answer yet
     assert {one[0] for one in told} == {sought}
     said = f"look for {sought}: 0 splits simulated so far, at most {told[0][2]:,} more may be better"
     assert _progress_text(*told[0]) == said
@@ -207,23 +224,6 @@ def test_a_plan_is_in_time_and_none_that_was_looked_at_is_a_percent_cheaper(plan
         best = planner.best(KIND, max(nodes, 1), Limits()).best[0]
         other = planner.as_plan(asked, best.point, max(nodes, 1), best.row)
         assert other.days > 10 or other.usd >= found.usd * (1 - NEAR)
-
-
-SMALL = {
-    **KIND,
-    "parallelism.cp": 1,
-    "parallelism.ep": 1,
-    "parallelism.vpp": 1,
-    "parallelism.zero": 1,
-    "parallelism.schedule": "1f1b",
-    "training.micro_batch": 1,
-    "training.recompute": "none",
-    "parallelism.overlap.tp": "none",
-    "parallelism.overlap.p2p": True,
-    "parallelism.overlap.grad_reduce": True,
-    "parallelism.overlap.param_gather": True,
-}
-"""A kind of cluster whose splits differ only in tp, pp and the number of replicas."""
 
 
 @pytest.fixture(scope="module")
