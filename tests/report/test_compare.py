@@ -21,17 +21,9 @@ FASTER = "--tp", "4", "--pp", "2", "--set", "parallelism.overlap.p2p=true"
 
 
 @pytest.fixture
-def results(tmp_path, call):
+def results(small):
     """Return a function that runs the small job and gives the folder."""
-    Path("cluster.yaml").write_text(output_cases.NODES)
-    Path("job.yaml").write_text(output_cases.JOB)
-
-    def run(name, *options):
-        code, _, err = call("run", "cluster.yaml", "job.yaml", *options, "--out", name, "--quiet")
-        assert (code, err) == (0, "")
-        return Path(name)
-
-    return run
+    return lambda name, *options: small(*options, out=name)
 
 
 def test_differences_are_the_keys_that_were_changed_and_no_default(results):

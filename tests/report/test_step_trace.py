@@ -32,17 +32,9 @@ SPLIT = ("--tp", "2", "--pp", "4", "--set", "training.clip_gradients=true")
 
 
 @pytest.fixture
-def result(call):
+def result(small):
     """Return a function that runs the small job and gives the events of its trace and its metadata."""
-
-    def run(*options):
-        Path("cluster.yaml").write_text(output_cases.NODES)
-        Path("job.yaml").write_text(output_cases.JOB)
-        code, _, err = call("run", "cluster.yaml", "job.yaml", *options, "--out", "r", "--quiet", "--force")
-        assert (code, err) == (0, "")
-        return read(Path("r/trace.json.gz"))
-
-    return run
+    return lambda *options: read(small(*options) / "trace.json.gz")
 
 
 def read(path):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import output_cases
 import pytest
 import share_cases
 from browser import needs_browser
@@ -43,19 +42,8 @@ def loaded(call: Callable[..., Any], processor: Processor) -> Callable[[str], li
     return load
 
 
-@pytest.fixture
-def result(call: Callable[..., Any]) -> Callable[..., None]:
-    def run(*options: str) -> None:
-        Path("cluster.yaml").write_text(output_cases.NODES)
-        Path("job.yaml").write_text(output_cases.JOB)
-        code, _, err = call("run", "cluster.yaml", "job.yaml", *options, "--out", "r", "--quiet", "--force")
-        assert (code, err) == (0, "")
-
-    return run
-
-
-def test_a_trace_of_a_run_is_read_whole(result, loaded, processor):
-    result(*SPLIT)
+def test_a_trace_of_a_run_is_read_whole(small, loaded, processor):
+    small(*SPLIT)
     events = loaded("r/trace.json.gz")
     step = json.loads(Path("r/summary.json").read_text())["step_time_s"]
     (extent,) = processor.query("select min(ts) as first, max(ts + dur) as last from slice")
@@ -68,19 +56,19 @@ def test_a_trace_of_a_run_is_read_whole(result, loaded, processor):
     assert [row["flop"] for row in processor.query(work)] == wanted
 
 
-def test_all_ranks_with_every_kernel_are_read_whole(result, loaded, call):
-    result(*SPLIT)
+def test_all_ranks_with_every_kernel_are_read_whole(small, loaded, call):
+    small(*SPLIT)
     assert call("trace", "r", "--ranks", "0-9,31", "--kernels", "--quiet") == (0, "", "")
     assert sum("shape" in event.get("args", {}) for event in loaded("r/trace-detailed.json.gz")) > 1000
 
 
-def test_traces_of_several_jobs_and_of_played_traces_are_read_whole(result, loaded, call):
+def test_traces_of_several_jobs_and_of_played_traces_are_read_whole(small, loaded, call):
     for name, text in (("eight", share_cases.CLUSTER), ("tiny", share_cases.JOB)):
         Path(f"{name}.yaml").write_text(text)
     code, _, err = call("jobs", "eight.yaml", "tiny.yaml", "tiny.yaml", "--out", "j", "--quiet")
     assert (code, err) == (0, "")
     loaded("j/trace.json.gz")
-    result("--tp", "2", "--pp", "2", "--global-batch", "16")
+    small("--tp", "2", "--pp", "2", "--global-batch", "16")
     assert call("export", "chakra", "r", "--out", "et", "--quiet")[0] == 0
     assert call("import", "chakra", "et", "cluster.yaml", "--trace", "played.json.gz", "--quiet")[0] == 0
     loaded("played.json.gz")
