@@ -1,4 +1,4 @@
-"""The kept mutants can still be put into the code; `scripts/mutants` checks that the quick tests notice them."""
+"""The kept mutants can still be put into the code; `scripts/mutants` checks that tests notice them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Errors that the quick tests must notice: one small change each, in collectives, model, parallelism, predictors and engine."""
+"""Errors that tests must notice, the quick ones most of them: one small change each."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,8 @@ class Mutant(NamedTuple):
     old: str
     """Text that stands exactly once in the file."""
     new: str
+    tests: str = ""
+    """Files of the tests that notice it; the quick ones if empty."""
 
 
 MUTANTS = (
@@ -105,6 +107,40 @@ MUTANTS = (
         "clustersim/predictors/mlp.py",
         'inside = features.clip(parameters["low"], parameters["high"])',
         "inside = features",
+    ),
+    Mutant(
+        "cables from NICs have two modules at switches",
+        "clustersim/costs/bill.py",
+        "ends = 2 * cables - nics ",
+        "ends = 2 * cables ",
+        "tests/report/test_costs.py",
+    ),
+    Mutant(
+        "the first layer of a pattern of windows sees all keys, not the last",
+        "clustersim/convert/decoders.py",
+        "kinds = [TYPES[bool((layer + 1) % step)]",
+        "kinds = [TYPES[bool(layer % step)]",
+        "tests/config/test_hugging_face.py tests/config/test_published_models.py",
+    ),
+    Mutant(
+        "ZeRO 2 keeps all gradients where each microbatch's are reduced",
+        "clustersim/parallel/memory.py",
+        "(2 * bucket(job) * width if once else all_bytes, ",
+        "(all_bytes, ",
+    ),
+    Mutant(
+        "paths of a torus start each dimension at the source's coordinates",
+        "clustersim/topology/lattice.py",
+        "here = here + (b - a) * stride",
+        "here = here + 0 * stride",
+        "tests/topology/test_topology_kinds.py",
+    ),
+    Mutant(
+        "seconds on shared links count as latency too",
+        "clustersim/report/path_shares.py",
+        "rest = exposed - shared - math.fsum",
+        "rest = exposed - math.fsum",
+        "tests/report/test_path_shares.py",
     ),
 )
 
