@@ -211,7 +211,7 @@ def _prediction(graph: Graph, time: Total, gpu: Gpu, predictor: Predictor, mode:
 
 
 def _kernels(prediction: Total, intervals: Bounds) -> list[dict[str, Any]]:
-    """Return all distinct kernels as JSON data, with the seconds per launch, in descending order of total time."""
+    """Return {`kind`, `op`, `dtype`, `shape`, `flop`, `bytes`, `launches`, `seconds`, …} of each kernel, longest total first."""
     ends = intervals.ends()
     rows = []
     for kernel, launches, seconds in prediction.kernels:

@@ -96,7 +96,7 @@ def _fill_streams() -> None:
 
 @contextmanager
 def _recording_interrupts() -> Iterator[list[int]]:
-    """Record every Ctrl-C, because libraries turn it into their own errors, or lose it where no error can be raised."""
+    """Yield a list that grows by the signal's number at each Ctrl-C: libraries turn it into their own errors, or lose it."""
     pressed: list[int] = []
     if (
         threading.current_thread() is not threading.main_thread()

@@ -79,7 +79,7 @@ def optimize(
 
 
 def _fields(result: SearchResult, words: PointCommand) -> dict[str, Any]:
-    """Return the best splits, each with its command and its loss to the best, and counts of other splits, as JSON data."""
+    """Return the JSON data of `optimize`: `objective`, counts such as `points`, `best_run`, `rows` with `run`, `same`, `why`."""
     from clustersim.optimization.why import why
 
     rows = [

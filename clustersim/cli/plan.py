@@ -124,7 +124,7 @@ def _progress_text(sought: str, done: int, left: int) -> str:
 
 
 def _fields(result: Answer, command: PointCommand) -> dict[str, Any]:
-    """Return the plans of all kinds of cluster, and the effect of changed requests, as JSON data."""
+    """Return the JSON data of `plan`: the request (`tokens`, `days`, …), `plans` of all clusters, `pareto`, `changes`, …."""
     request = result.request
     front = zip(result.winners, result.front, strict=True)
     return {
@@ -151,7 +151,7 @@ def _fields(result: Answer, command: PointCommand) -> dict[str, Any]:
 
 
 def _plan_fields(plan: TrainingPlan, command: PointCommand) -> dict[str, Any]:
-    """Return one plan as JSON data: its size, cost, losses and checkpoints, and the command of its step."""
+    """Return JSON data of a plan: `nodes`, `gpus`, `days`, `usd`, `goodput`, `step` (its row), `run` (its command), …."""
     share, saved = plan.goodput, plan.goodput.checkpoint
     size = {"nodes": plan.nodes, "spares": share.spares, "gpus": plan.row["ranks"], "days": plan.days}
     took = {key: getattr(plan, key) for key in ("usd", "usd_owned", "kwh", "co2_kg")}

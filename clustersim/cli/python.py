@@ -56,7 +56,7 @@ def command(name: str) -> Callable[..., Any]:
 
 
 def _run(name: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:
-    """Run a command with its output captured. Return its data, or its text if it prints no JSON."""
+    """Run a command, return its data, or its text if it prints no JSON. Raises InputError for wrong use, or as the command."""
     import typer
 
     from clustersim.cli.app import UsageError, app

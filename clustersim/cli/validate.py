@@ -71,7 +71,7 @@ def validate(
 
 
 def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
-    """Write the table of intervals from outcomes in sample, left out and as strangers'; return all with those intervals."""
+    """Write a table of intervals; return all outcomes with these. several: in sample, left out, strangers'. Raises InputError."""
     from clustersim.report.store import write_json
     from clustersim.validate.calibrate import recalibrated, table
 

@@ -239,7 +239,7 @@ def note_latencies(totals: LoadTotals, pairs: Pairs, i: Ints, j: Ints) -> None:
 def sample(totals: LoadTotals, pairs: Pairs, bound: Floats) -> bool:
     """Record the latency of random routes. Return whether every group's slowest recorded route reaches its upper bound.
 
-    `most` is the upper bound of each group, in seconds.
+    bound: upper bound of each group, in seconds (groups,).
     """
     sources, destinations = pairs.out.endpoints, pairs.into.endpoints
     start, size = runs(destinations.key, sources.key)

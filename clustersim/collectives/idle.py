@@ -19,8 +19,7 @@ FEW = 1 << 21
 def loads(topology: Topology, ranks: Ints, phase: Phase | AllPairs) -> PhaseLoads:
     """Return the loads of a phase in the groups `ranks` (groups, n), the GPU of each position.
 
-    Raises InputError if a pair needs NICs that the cluster does not have, and TooManyRoutesError if an AllPairs has too many
-    distinct routes.
+    Raises InputError if a pair needs missing NICs, and TooManyRoutesError if an AllPairs has too many distinct routes.
     """
     if isinstance(phase, Phase):
         return pair_loads(topology, ranks, phase)

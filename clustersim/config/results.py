@@ -119,7 +119,7 @@ class Manifest(StoredSpec):
     """Error in the rest of the file, whose fields are then empty."""
 
     def written(self) -> dict[str, Any]:
-        """Return the manifest as plain data, without fields that were never set."""
+        """Return {field: value} of the manifest, without fields that were never set."""
         return self.model_dump(exclude_unset=True)
 
 

@@ -62,7 +62,7 @@ def translated(document: Document) -> Document:
 
 
 def _node(spec: AstraNetwork) -> dict[str, object]:
-    """Return the node type: GPUs, links of dimension 0, and one NIC per GPU with the rates of all other dimensions."""
+    """Return {`gpus`, `scale_up`: links of dimension 0, `nics`: one per GPU with the rates of all other dimensions, if any}."""
     gpus = spec.npus_count[0]
     scale_up: dict[str, object] = {"kind": "none"}
     if gpus > 1:

@@ -214,7 +214,7 @@ def optional(config: Config, key: str, *names: str) -> dict[str, int]:
 
 
 def windows(config: Config, layers: int) -> list[Shapes]:
-    """Return {`window`: tokens} for each layer, {} for full attention: by `layer_types`, a pattern, or one window for all."""
+    """Return {`window`: tokens} of each layer, {} for full attention. Raises InputError if `layer_types` names other layers."""
     kinds = config.listed("layer_types", "words")
     if kinds and len(kinds) != layers:
         raise InputError(f"{config.path}: layer_types must name each of the {layers} layers; list as many")

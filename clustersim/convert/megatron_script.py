@@ -251,7 +251,7 @@ class ArgumentImport:
             raise InputError(f"{self.path}: {self.flag(EACH)}: {shown(each)} must be a whole number of at least 1")
 
     def _settled(self) -> dict[str, object]:
-        """Return the arguments that have an effect, without those that a more precise argument overrides."""
+        """Return {argument: value} of those with an effect, without those that a more precise argument overrides."""
         options = dict(self.options)
         for name in self.options:
             yields = megatron.YIELDS.get(name, frozenset()) & options.keys()

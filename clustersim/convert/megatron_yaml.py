@@ -174,7 +174,7 @@ def _core(settings: ToolSettings) -> Keys:
 
 
 def _bridge(data: Mapping[str, object]) -> dict[str, object]:
-    """Return the sections of a ConfigContainer with references resolved and without Python's classes.
+    """Return {section: settings} of a ConfigContainer with references resolved and without Python's classes or empty sections.
 
     Settings of the transformer become those of the model; settings in DECIDES replace those of their target section.
     """

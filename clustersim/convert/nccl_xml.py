@@ -80,7 +80,7 @@ def shared_by(sockets: Sequence[int], switches: Sequence[int]) -> dict[str, obje
 
 
 def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> dict[str, object]:
-    """Return the CPUs: vendor, slot, sockets with GPUs, and GPUs per switch if equal everywhere."""
+    """Return {`cpu`: vendor, `pcie`: slot, `sockets` with GPUs, `gpus_per_switch`}, the last two if equal everywhere."""
     cpus = list(root.iter("cpu"))
     host: dict[str, object] = {"pcie": pcie} if pcie else {}
     if cpus:
@@ -92,7 +92,7 @@ def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> 
 
 
 def _parse(path: Path) -> ElementTree.Element:
-    """Return the root of the file, decoded as UTF-8 whatever encoding it declares, as NCCL writes it."""
+    """Return the root of the file, decoded as UTF-8 whatever it declares, as NCCL does. Raises InputError for other files."""
     text = read_text(path, "an XML file of NCCL's")
     if "<!" in text.replace("<!--", ""):
         raise InputError(

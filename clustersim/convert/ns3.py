@@ -94,7 +94,7 @@ def _cables(path: str, lines: Sequence[str], header: _Header) -> Iterator[Writte
 
 
 def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[WrittenLink]) -> dict[str, object]:
-    """Return the sections of the topology: nodes, their links, and the fabric. Raises ConfigError for unequal servers."""
+    """Return {`cluster`, `fabric`: section of the topology}. Raises ConfigError unless the GPUs divide into equal servers."""
     gpus = [vertex for vertex in range(header.vertices) if vertex not in set(switches)]
     place = {vertex: number for number, vertex in enumerate(gpus)}
     inner = set(switches[: header.nvswitches])

@@ -116,7 +116,7 @@ def presets() -> dict[str, Path]:
 
 @cache
 def preset(name: str) -> dict[str, object]:
-    """Return a shipped node type as in its file."""
+    """Return the keys of a shipped node type as in its file."""
     return read_packaged(PRESETS / f"{name}.yaml").data
 
 

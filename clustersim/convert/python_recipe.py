@@ -141,7 +141,7 @@ class RecipeReader:
             return UnreadValue(f"${{line {node.lineno}, {ast.unparse(node).translate(MARKS)}}}")
 
     def fields(self, node: ast.expr, scope: Mapping[str, object]) -> dict[str, object]:
-        """Return the config or section that an expression names. Raises InputError, or one of UNKNOWN for another value."""
+        """Return {key: value} of the config or section that an expression names. Raises InputError, or one of UNKNOWN."""
         if isinstance(config := self.value(node, scope), dict):
             return config
         raise ValueError(node)

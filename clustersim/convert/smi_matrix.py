@@ -61,7 +61,7 @@ def _rows(path: str, text: str) -> dict[str, list[str]]:
 
 
 def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
-    """Return the links of GPUs: a crossbar if every pair shows all links of a GPU, else the links of each pair."""
+    """Return `scale_up` of a node: `none`, `nvswitch` if every pair shows all links of a GPU, else the links of each pair."""
     count = len(matrix)
     cells = {(a, b): _LINKS.fullmatch(matrix[a][b]) for a, b in combinations(range(count), 2)}
     pairs = [(a, b, int(match[1])) for (a, b), match in cells.items() if match and int(match[1])]

@@ -169,7 +169,7 @@ def _shipped() -> Figures:
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults overridden by the given keys; a single number replaces the figure's value or price."""
+    """Return the defaults `base` overridden by `changes`; a number instead of a section replaces its `value` or `price`."""
     result = dict(base)
     for key, value in changes.items():
         old = result.get(key)

@@ -45,7 +45,7 @@ class Comparison:
         return {name: tuple(part.get(name, 0.0) for part in parts) for name in names}
 
     def facts(self) -> dict[str, Any]:
-        """Return the differences as plain data; keys carry their units."""
+        """Return `results`, `differences` ({`key`, `values`}) and `breakdown_s`, … ({part: seconds by result}) as JSON data."""
         speed, cuts = (
             ("step_time_s", "tokens_per_s", "mfu"),
             ("breakdown_s", "critical_path_s", "by_stream_s", "by_link"),

@@ -72,7 +72,7 @@ class RestsOn(NamedTuple):
         return self.spread * abs(self.slope)
 
     def facts(self) -> dict[str, Any]:
-        """Return the explanation as plain data; spreads are standard deviations of logarithms."""
+        """Return `name`, `scope`, `value`, `key`, `source`, and `spread`, `sensitivity`, `effect` in logarithms, as JSON data."""
         item = self.constant
         data = {"name": item.name, "scope": item.scope, "value": item.value, "key": next(iter(item.keys))}
         return {**data, "spread": self.spread, "sensitivity": self.slope, "effect": self.effect, "source": self.source}
@@ -99,7 +99,7 @@ class Explanation:
         return float(self.summary["step_time_s"])
 
     def facts(self) -> dict[str, Any]:
-        """Return the explanation as plain data; keys carry their units."""
+        """Return `critical_path`, `bottlenecks`, `rests_on`, `what_ifs` and the step as JSON data; keys carry their units."""
         step, question = self.step_time, self.question.of_what_ifs
         return {
             **{key: self.summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")},
@@ -114,7 +114,7 @@ class Explanation:
 
 
 def _facts(change: WhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
-    """Return JSON data of a what-if: its changes, step and gain in seconds. step: seconds of the run's step."""
+    """Return `name`, `changes`, `step_time_s`, `gain_s`, `usd`, … of a what-if as JSON data. step: seconds of the run's step."""
     gain = None if change.step_time is None else step - change.step_time
     return {
         "name": change.name,

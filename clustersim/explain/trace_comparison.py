@@ -72,7 +72,7 @@ class TraceComparison:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return the comparison as plain data; keys carry their units."""
+        """Return {section: rows of `name`, `forecast_s`, `trace_s`, `ratio`}, `rank`, `trace_gaps`, … as JSON data."""
         rows = {
             section: [
                 {"name": row.name, "forecast_s": row.forecast, "trace_s": row.trace, "ratio": row.ratio} for row in part

@@ -63,11 +63,11 @@ def groups(text: str) -> tuple[str, ...]:
 
 
 def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scalar: bool = False) -> pl.DataFrame:
-    """Return a row for each measured kernel of the classes that `predictor` learned.
+    """Return a row for each measured kernel of the classes that `predictor` learned. Raises InputError if it learned none.
 
-    Columns: predictor, kind, gpu, dtype, new (what training had not seen), seconds (measured), flop, ratio (forecast /
-    measured), inside (whether the 80 % interval contains it; null without one), scalar (ratio after a measured scalar; null
-    without, and for the kernels that set it).
+    Columns: predictor, kind, gpu, dtype, new (what training had not seen), seconds (measured), flop, ratio (forecast / measured),
+    inside (whether the 80 % interval contains it; null without one), scalar (ratio after a measured scalar; null without, and for
+    the kernels that set it).
     """
     parts = []
     for kind in (kind for kind in samples if _learned(predictor, kind)):

@@ -252,7 +252,7 @@ def _nics(document: Document, spec: TopologySpec, types: Mapping[str, Node], nod
 
 
 def _nic_rate(document: Document, types: Mapping[str, Node], rates: Sequence[float], times: float) -> dict[str, object]:
-    """Return the changes that multiply the rate of all NICs, and of links of the fabric that state their own. rates: bytes/s."""
+    """Return {dotted key: value} that multiplies the rate of NICs, and of fabric links with their own. rates: bytes/s by type."""
     if len(set(rates)) == 1:
         return {"cluster.nic": _rate(times * rates[0])}
     changes: dict[str, object] = {

@@ -103,7 +103,7 @@ class TrainingPlan:
 
     @property
     def amounts(self) -> dict[str, Floats]:
-        """Quantities that a request limits or minimizes, by name; GPUs of all nodes but spares; nan without a known price."""
+        """{`nodes` or quantity of MINIMIZED: amount, nan without a known price}, with the GPUs of all nodes but spares."""
         row = {"gpus": self.row["gpus"]}
         return {name: np.array(row.get(name) or getattr(self, name), float) for name in ("nodes", *MINIMIZED.values())}
 

@@ -156,7 +156,7 @@ def _flows(network: Network, link: int) -> set[int]:
 
 
 def _intervals(step: Record, event: int, places: Iterable[int]) -> Iterator[Interval]:
-    """Yield the intervals of an event's transfers, in s, of all ranks in lock-step there. places: indices of their segments."""
+    """Yield the intervals (s) of some transfers of an event, equal for its ranks. places: indices of the transfers' segments."""
     ends = step.segment_ends.get(int(step.leader[event]))
     if ends is None:
         begun = step.starts.item(event)
@@ -211,7 +211,7 @@ def summary(shared: Shared) -> dict[str, Any]:
 
 
 def _job(shared: Shared, job: JobSteps) -> dict[str, Any]:
-    """Return the facts of a job: its nodes, split, memory, and steps alone and with the other jobs."""
+    """Return the facts of a job: `nodes`, `parallelism`, `memory`, and `step_alone_s`, `step_together_s`, `slowdown`, …."""
     cluster = shared.cluster
     times = [step.end - step.begin for step in job.counted]
     early = len(job.steps) - len(job.counted)

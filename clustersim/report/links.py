@@ -83,9 +83,9 @@ def path_limits(path: Path, network: Network) -> tuple[list[Limit], Floats]:
 
 
 def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -> list[dict[str, Any]]:
-    """Return a row of one link of each tier with traffic: the one that limits the critical path longest, else the most used.
+    """Return a row {`link`, `from`, `to`, `bytes`, `utilization`, `limiting_s`} for one link of each tier with traffic.
 
-    Limiting links come first, the longest first, then others by mean utilization over the step (bytes / capacity / s).
+    It is the one that limits the critical path longest, else the most used. The longest limiting come first, then the most used.
     crossed, limiting: bytes, and seconds on the critical path, of each link (links,). end: seconds of the step.
     """
     use = crossed / topology.capacity / end

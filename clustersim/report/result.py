@@ -129,7 +129,7 @@ def _links(summary: dict[str, Any], plan: Plan) -> list[int]:
 
 
 def trace_facts(summary: dict[str, Any], question: str, shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a trace. question: digest of the question. shown: counts of what the trace shows."""
+    """Return the metadata of a trace: `name`, `cluster`, `parallelism`, `step_time_s`, `question` (digest) and counts `shown`."""
     selected = {key: summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")}
     return {**document("run", selected), "question": question, **shown}
 

@@ -284,7 +284,7 @@ def in_use(target: Path, who: str) -> InputError:
 
 
 def _real(target: Path) -> Path:
-    """Return the real path of a result: links are followed, to the target of the last one if that does not exist yet."""
+    """Return the path with links followed, also if the last target does not exist yet. Raises OSError for a cycle of links."""
     try:
         return target.resolve()
     except RuntimeError as error:  # Python 3.12 and older: a cycle of links
@@ -376,7 +376,7 @@ def _replace(new: Path, target: Path, aside: Path) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write plain data as indented JSON."""
+    """Write plain data as indented JSON. Raises OSError if it cannot be written."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     write(path, text.encode("utf-8", "backslashreplace"))
 

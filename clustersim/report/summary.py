@@ -62,7 +62,7 @@ class Facts(NamedTuple):
 def summary(
     topology: Topology, work: Work, plan: Plan, record: Record, parts: list[dict[str, float]], facts: Facts
 ) -> dict[str, Any]:
-    """Return the content of `summary.json` as plain data; keys carry their units. parts: breakdown of each rank cell."""
+    """Return the content of `summary.json`: `cluster`, `memory`, `breakdown_s`, …. parts: {part: seconds} of each rank cell."""
     memory = memory_facts(topology, work.gpus, facts.memory)
     width = work.job.mesh.size // work.job.parallelism.pp
     limiting_links, limiting_seconds = path_limits(facts.path, plan.network)
@@ -99,7 +99,7 @@ def outline(
     kernels: StepKernels,
     peaks: Sequence[Memory],
 ) -> dict[str, Any]:
-    """Return the part of a summary that tables of many jobs show. `kernels` as in Facts; `peaks` by pipeline rank."""
+    """Return `parallelism`, speed, `breakdown_s`, `memory` and `simulated` as in `summary`. peaks: of each pipeline rank."""
     return {
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record.end, kernels, full_attention=False),
@@ -248,9 +248,9 @@ def _expected_step(topology: Topology, work: Work, end: float, kernels: StepKern
 
 
 def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> dict[str, Any]:
-    """Return whether a job likely fits on `gpus`, and the memory in bytes of each pipeline rank by kind.
+    """Return `_verdict` of the rank that fills its GPU most, and `by_pipeline_rank`: {`KIND_bytes`: bytes} of each.
 
-    If GPUs have different memories, the overall figures are those of the rank that fills its GPU most.
+    With offloading there are `host_bytes` and `host_capacity_bytes`; with several types of GPUs, `gpu_by_pipeline_rank`.
     """
     peaks = [rank.peak for rank in memory]
     facts = _verdict(*fullest(topology, gpus, peaks)[1:])
@@ -283,7 +283,7 @@ def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestG
 
 
 def _verdict(need: float, have: float) -> dict[str, Any]:
-    """Return whether `need` fits into `have` bytes, and the published runs at this memory level."""
+    """Return `fits`, `verdict`, `peak_bytes` and `capacity_bytes` of a GPU, and `ran_share`, `evidence`, … of published runs."""
     judgement, published = verdict(need, have), band(need, have)
     return {
         "fits": judgement == "likely",
@@ -298,7 +298,7 @@ def _verdict(need: float, have: float) -> dict[str, Any]:
 
 
 def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> dict[str, Any]:
-    """Return the number of ranks, groups and links, of their simulated classes, and of events."""
+    """Return `_ranks`, and the numbers of `groups` and links, of their simulated classes, and of `maxmin_solves`."""
     cells = plan.network.cells
     return {
         **_ranks(topology, work.job, plan, record),

@@ -403,7 +403,7 @@ def _joins(cluster: NodeSpecs, spec: FatTree) -> bool:
 
 
 def _oversubscribed(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """Return the tiers with the oversubscription of the leaves set; 1 : 1 is the default."""
+    """Return the tiers with the file's oversubscription at the leaves. Raises ConfigError if they have none, or their own."""
     if spec.oversubscription is None or (spec.oversubscription == 1 and len(tiers) == 1):
         return tiers
     loc, leaf = ("fabric", "oversubscription"), tiers[0]

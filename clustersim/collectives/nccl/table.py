@@ -102,6 +102,7 @@ def _links(
     """
 
     def compute_rate() -> float:
+        """Return the rate of `_links`, which the topology caches."""
         try:
             return float(idle_rates(topology, np.asarray(ranks)[None], parts(op, file, comm, shares))[0])
         except TooManyRoutesError:

@@ -13,7 +13,7 @@ from clustersim.lab.measure.device import Device
 
 
 def weights(model: DecoderShape, device: Device) -> dict[str, Any]:
-    """Return the bf16 weights of one layer."""
+    """Return {`norm1`, `qkv`, `projection`, `norm2`, `fc1`, `fc2`, `router`: bf16 weight} of one layer; a router for experts."""
     h, inner = model.hidden, (2 if model.gated else 1) * model.ffn
     columns = h + 2 * model.kv_heads * model.dim
     shapes = {"norm1": (h,), "qkv": (columns, h), "projection": (h, h), "norm2": (h,)}

@@ -109,19 +109,19 @@ def kernel_row(case: Case, mode: str, device: Device) -> dict[str, object]:
 
 
 def duty_row(duty: DutyCase, device: Device) -> dict[str, object]:
-    """Return the cells of a kernel over time before its measurement."""
+    """Return {column: cell} of a kernel over time, without what is measured."""
     return kernel_row(duty.case, "", device) | {"duty": float(duty.share), "filler": duty.filler}
 
 
 def trial_row(trial: Trial, device: Device) -> dict[str, object]:
-    """Return the cells of a trial before its measurement."""
+    """Return {column: cell} of a trial, without what is measured."""
     model = trial.model._asdict() | {"model": trial.model.name} if trial.model else {}
     facts = {key: value for key, value in trial._asdict().items() if key != "model" and value not in ("", 0)}
     return {**model, **facts, "mode": trial.mode, **_place(device)}
 
 
 def _place(device: Device) -> dict[str, Any]:
-    """Return the cells that name the GPU and the versions of torch and CUDA."""
+    """Return {`gpu`, `torch`, `cuda`: cell}."""
     return {"gpu": device.gpu, "torch": device.torch, "cuda": device.cuda}
 
 

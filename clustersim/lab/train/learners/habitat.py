@@ -20,7 +20,7 @@ BUDGET = TrainingBudget(members=2)
 
 
 def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
-    """Return the parameters of one class, learned in torch from its samples."""
+    """Return {name: parameter} of one class, with `dispatch` (s), learned in torch from its samples."""
     facts = dataset(samples, describe, patience=2e-5 if name in GRAPHED else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
