@@ -35,10 +35,7 @@ def emphasis() -> Look:
 
 
 def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None, shown: bool = True) -> None:
-    """Print the result of a command as one JSON object that starts with `schema_version`, `clustersim` and `command`.
-
-    out: file to write it to as well. shown: whether to print it.
-    """
+    """Print a command's JSON object, which begins with `schema_version`, if `shown`. out: file to write it to as well."""
     text = json.dumps(document(command, fields), indent=2)
     if out:
         save(out, f"{text}\n")

@@ -62,6 +62,7 @@ def collective(
         lines = [table.line(cluster, group, op, size, times.get(size), shares, named) for size in wanted]
 
     def text() -> Iterator[str]:
+        """Yield the title, the table, and with `why` NCCL's candidates."""
         yield from (table.title(cluster, group, op), table.text(lines))
         if why:
             yield considered(cluster, group, op, lines[-1], shares)

@@ -77,6 +77,7 @@ class CommandGroup(typer.Typer):
         register = super().command(name, cls=StrictCommand, **options)
 
         def decorate(command: Callable[..., None]) -> Callable[..., None]:
+            """Register a command, and return it unchanged."""
             register(_with_single_options(command))
             return command
 
@@ -101,6 +102,7 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**values: Any) -> None:
+        """Collect the values of grouped options, and call the command."""
         for name, group in groups.items():
             values[name] = group.value(**{each.name: values.pop(each.name) for each in group.options})
         command(**values)

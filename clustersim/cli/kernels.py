@@ -259,6 +259,7 @@ def _times_table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[str
     total = math.fsum(row["launches"] * row["seconds"] for row in rows) or 1.0
 
     def cells(row: dict[str, Any]) -> list[str]:
+        """Return the cells of a kernel: names, launches, time of one and all, share, interval."""
         every = row["launches"] * row["seconds"]
         times = [duration(row["seconds"]), duration(every), f"{100 * every / total:.1f} %"]
         bounds = [duration(seconds) if (seconds := row[f"seconds_{end}"]) else "" for end in ends]

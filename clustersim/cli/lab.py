@@ -84,6 +84,7 @@ def train(
     with plugins.blaming(ROOM, name), progressing(silent=False) as progress:
 
         def report(task: str, done: int, total: int) -> None:
+            """Show the progress of a training task."""
             progress(f"{name}: {task}, {done} of {total}")
 
         weights = learn(measured, seed, report, scratch)
@@ -259,6 +260,7 @@ def _judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) 
     from clustersim.units import seconds
 
     def cells(row: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the cells of a group of errors."""
         yield str(row["predictor"])
         for column in (KEYS[key] for key in keys):
             yield f"{row[column]} (about {seconds(row['seconds'])})" if column == "decile" else str(row[column])

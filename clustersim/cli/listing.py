@@ -102,6 +102,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     units = {"bandwidth_bytes_per_s": "B/s", "bf16_flop_per_s": "FLOP/s"}
 
     def cell(key: str, value: Any) -> str:
+        """Return a value as text with its unit, by its key."""
         if key == "memory_bytes":
             return f"{value / 2**30:.0f} GiB"
         if key == "parameters":

@@ -107,10 +107,12 @@ def _recording_interrupts() -> Iterator[list[int]]:
     hook = sys.unraisablehook
 
     def press(number: int, _: Any) -> None:
+        """Record Ctrl-C, and raise KeyboardInterrupt."""
         pressed.append(number)
         raise KeyboardInterrupt
 
     def lost(unraisable: Any) -> None:
+        """Raise SIGINT again 10 ms after a KeyboardInterrupt that could not be raised."""
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
             threading.Timer(0.01, signal.raise_signal, (signal.SIGINT,)).start()
         else:

@@ -63,6 +63,7 @@ def optimize(
         case = load(Files(str(topology), str(workload), read, engine, prices.figures()), unlikely)
 
         def tell(done: int, left: int, gap: float | None) -> None:
+            """Show the splits simulated and left, and the gap."""
             better = "" if gap is None else f", none better by more than {gap:.1%}"
             progress(f"simulate: {done} done, at most {left:,} left{better}")
 

@@ -126,12 +126,10 @@ RUN: Mapping[str, Option] = {one.name: one for one in RUN_OPTIONS}
 
 
 def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:
-    """Return the options of keys of a topology or a workload; their value is {dotted key: value, or None if not given}.
-
-    lists: whether an option takes several values, separated by commas, as one text.
-    """
+    """Return options of keys, whose value is {dotted key: value, or None}. lists: whether they take several, with commas."""
 
     def key_option(option: Option) -> Any:
+        """Return the parameter of one option."""
         kind = str if lists or option.form in ("word", "degree") else int
         shown = {"help": option.what, "metavar": option.values if lists else None}
         flags = "--seq --sequence" if option.name == "seq" else option.flag
@@ -269,10 +267,7 @@ def on_machine(
     changes: Mapping[str, object],
     axes: Mapping[str, Sequence[object]] | None = None,
 ) -> dict[str, object]:
-    """Return the overrides by dotted key, together with those of a machine file. Raises InputError if the file does not apply.
-
-    axes: keys with several values, which must all describe the measured cluster.
-    """
+    """Return overrides by dotted key with a machine file's, for all of `axes`. Raises InputError if it does not apply."""
     if machine is None:
         return dict(changes)
     from clustersim.calibration.machine import Machine

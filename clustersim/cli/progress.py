@@ -61,6 +61,7 @@ def rarely(now: Callable[[], float] = time.monotonic, silent: bool = False) -> P
     due = math.inf if silent else begun + FIRST
 
     def tell(step: str) -> None:
+        """Print the step if the time for a line has come."""
         nonlocal due
         if (at := now()) >= due:
             due = at + EACH

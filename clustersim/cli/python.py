@@ -98,10 +98,7 @@ def _written(data: Mapping[str, Any], path: Path) -> Path:
 
 
 def save(result: Result) -> Path:
-    """Return the folder below `results/` in which `clustersim run` writes a result, after simulating it again.
-
-    Raises InputError for a cluster that the caller has built.
-    """
+    """Return the folder of `run`'s result, after simulating it again. Raises InputError for a cluster that the caller built."""
     question = result._question
     parts = question.document.data, question.job.document.data
     digest = sha256(repr((parts, sorted(question.stored.items(), key=repr))).encode()).hexdigest()[:8]

@@ -157,6 +157,7 @@ def _plan(work: Work, placed: Tenant, network: Network) -> Plan:
     topology, ranks, families = network.topology, network.cells.ranks, [family for family, _ in placed.families]
 
     def find_cells() -> tuple[Ints, dict[str, Ints]]:
+        """Return (role of each rank cell, `cells_of` the families)."""
         return roles(work.job)[ranks.first], cells_of(families, network)
 
     role, groups = topology.cache.once(("ranks", network.cells.key), find_cells)
@@ -279,6 +280,7 @@ class _Binder:
         calls = [(call, parts.families.index(call.group)) for call in parts.sizes]
 
         def make(row: EquivalentCells) -> Activity:
+            """Return the activity on the flows of a row, whose times are shared with equal ones."""
             call_flows = [flows[call][row[place][0]] for call, place in calls]
             times_key = id(parts), self.speed.rank, *[same_times for _, same_times in row]
             if times_key not in activities.times:
@@ -326,10 +328,7 @@ class Activities:
     def indices(
         self, content: Hashable, rows: Sequence[EquivalentCells], make: Callable[[EquivalentCells], Activity]
     ) -> list[int]:
-        """Return the index of the activity for each of `rows`; `make` makes a new one.
-
-        content: key of the activities' content without groups.
-        """
+        """Return the index of the activity of each of `rows`; `make` makes new ones. content: key of them without groups."""
         known = self.numbers.setdefault(content, {})
         for row in rows:
             if row not in known:

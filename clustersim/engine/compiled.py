@@ -127,6 +127,7 @@ def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
     shape, losses, held = job.shape, job.losses, job.held
 
     def of(names: str, owner: object, kind: type) -> list[NDArray[Any]]:
+        """Return attributes of `owner`, named with spaces between, as contiguous arrays of type `kind`."""
         return [np.ascontiguousarray(getattr(owner, name), kind) for name in names.split()]
 
     sizes = [len(shape.streams), shape.messages, bool(losses), first_event]

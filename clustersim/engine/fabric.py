@@ -71,8 +71,7 @@ class SegmentTimes:
         """Compute the times on an idle fabric.
 
         flows: flows of one of these activities. order: index in `flows` of each segment's flow, -1 for none. memory: seconds of
-        memory-bound kernels. source: the activity's content without seconds (engine.compile.Source); None if its kernels are
-        unknown.
+        memory-bound kernels. source: the activity's content without seconds (engine.compile.Source), None for unknown kernels.
         """
         self.rows, self.flows, self.order, self.memory, self.source = rows, flows, order, memory, source
         idle_flows, exposed = [(flow.idle, flow.family) for flow in flows], defaultdict[str, float](float)

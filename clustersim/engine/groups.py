@@ -62,6 +62,7 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
     )
 
     def compute_tenant() -> tuple[tuple[Family, ...], Ints, object]:
+        """Return families, seeds and a new object as cache key."""
         return families(job, topology, gpus, ops), _seeds(job, topology, gpus), object()
 
     job_families, seeds, key = topology.cache.once(question, compute_tenant)  # a key that is quick to hash
@@ -172,6 +173,7 @@ def _context_groups(mesh: Mesh, inner: int) -> dict[str, Callable[[], Ints]]:
     """
 
     def split_groups() -> Ints:
+        """Return the ranks of each cp group (groups, cp / inner, inner)."""
         return mesh.groups("cp").reshape(-1, mesh.cp // inner, inner)
 
     return {
@@ -187,11 +189,13 @@ def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
     """
 
     def shard_groups(mesh: Mesh, expert: bool) -> Ints:
+        """Return the ranks of the same parameters (groups, copies, shards)."""
         return replica_groups(mesh, job.pipeline).reshape(
             -1, job.copies(expert) // job.shards(expert), job.shards(expert)
         )
 
     def copies(mesh: Mesh, expert: bool) -> Ints:
+        """Return the ranks with equal shards of different copies (groups, copies)."""
         groups = shard_groups(mesh, expert)
         return groups.transpose(0, 2, 1).reshape(-1, groups.shape[1])
 
@@ -208,8 +212,8 @@ def _with_levels(
 ) -> Family:
     """Return the family with the levels that its algorithm uses, for operations `ops`.
 
-    gpus: GPU of every rank. fanouts_up: fan-outs above the node, from `fanouts`. Raises ConfigError if the algorithm cannot run
-    on its groups.
+    gpus: GPU of every rank. fanouts_up: fan-outs above the node, from `fanouts`. Raises ConfigError if it cannot run on its
+    groups.
     """
     gpus_of_groups = gpus[family.ranks]
     if family.algorithm in ("", NCCL):

@@ -41,8 +41,7 @@ class Launching(NamedTuple):
 def launching(job: Job, scripts: Sequence[Program], seconds: Sequence[Seconds], hosts: Sequence[Launcher]) -> Launching:
     """Return the launch mode of the host for the passes of `scripts`, and the start of the first launch.
 
-    seconds, hosts: kernel seconds and launcher for each node type, with empty seconds for unused types; hosts is () if launches
-    never delay a kernel.
+    seconds, hosts: kernel seconds (empty for unused types) and launcher of each node type; () if launches never delay a kernel.
     """
     if not any(host.late for host in hosts):
         return Launching("prompt")
@@ -97,6 +96,7 @@ def hosted(layout: Layout, launching: Launching) -> Layout:
     """
 
     def with_host(tasks: Sequence[Task]) -> tuple[Task, ...]:
+        """Return the tasks of a pass with those of the host."""
         return tuple(_with_host(tasks, launching))
 
     first = Task(HOST, READY, launches=Launches(start=launching.start))

@@ -135,6 +135,7 @@ def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[l
     saved, *of_pass, _, gathered_backward, gathered_forward, layer, temporaries = table[rank, found.at].T
 
     def running(backward: Floats, forward: Floats) -> Floats:
+        """Return values of the pass that runs at each moment (moments,): a backward or a forward pass."""
         return np.where(found.forward, forward, backward)
 
     kept, spaces = running(of_pass[0] + layer, of_pass[2]), running(of_pass[1] + temporaries, of_pass[3])
@@ -153,10 +154,7 @@ def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Me
 
 
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
-    """Return the memory at every pass of the GPU of each pipeline rank that needs most.
-
-    parts: all stages, for each position in the ep group.
-    """
+    """Return the memory at every pass of the GPU of each rank that needs most. parts: all stages, by position in the ep group."""
     rows = memory_order(schedule, job.pipeline.paired)
     every = moments(rows, every=True)
     ranks = (of_lanes(job, job.lanes(part), every) for part in parts)

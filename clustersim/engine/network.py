@@ -71,6 +71,7 @@ class Network:
         """Return the traffic of a variant with its loads on all links, by phase."""
 
         def on_all_links() -> tuple[Traffic, ...]:
+            """Return the traffic with its loads on all links."""
             return tuple(t.everywhere(self.topology) for t in self.traffic[variant])
 
         return self.topology.cache.once(("phases", self.cells.key, variant), on_all_links)
@@ -146,6 +147,7 @@ class Network:
         """Return the bytes over every link (links,). sizes: bytes of the collectives of each group, by variant and group cell."""
 
         def compute_bytes() -> Floats:
+            """Return the bytes over every link (links,), for the cache."""
             total = np.zeros(len(self.topology.capacity))
             for variant in dict.fromkeys(variant for variant, _ in sizes):
                 group_cell = self.cells.groups[variant[0]].of
@@ -236,6 +238,7 @@ def folded(demand: Demand, fold: bool = True) -> Partition:
     question = ("folded", demand.key, fold)
 
     def compute_partition() -> Partition:
+        """Return the partition of all jobs, for the cache."""
         capacity, all_traffic = demand.topology.capacity[demand.links], _all_traffic(demand.phases)
         families = _families_of_all(demand.tenants)
         return partition(_seeds(demand.tenants), families, all_traffic, demand.loads, capacity, fold)
@@ -297,6 +300,7 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
 
     def find_shapes() -> tuple[tuple[CommunicatorShape, ...], Ints]:
         # messages back use the same pairs, and so does every job with its pipelines on these GPUs
+        """Return the shapes and indices, from the cluster's cache for equal GPUs."""
         pairs, communicators = ordered(tenant.gpus[family.ranks]), family.communicators
         carriers = pairs if communicators is None else ordered(tenant.gpus[communicators])
         question = ("shapes of pairs", fingerprint(pairs), communicators is None, carriers.shape, fingerprint(carriers))

@@ -100,6 +100,7 @@ def _plan(ranks: Sequence[TracedRank], families: Sequence[Family], network: Netw
     groups, activities, cells = cells_of(families, network), Activities((), network), network.cells.ranks
 
     def activity_index(cell: int, call: Collective | None, seconds: float) -> int:
+        """Return the index of the activity of a call, or of `seconds` of computation, in a rank cell."""
         if call is None:
             return activities.without_flows(seconds)
         return activities.transfers(call, [int(groups[group_key(call)][cell])])[0]

@@ -211,10 +211,7 @@ class _Writer:
         return self.written.stages[self.ends.stages[chunk]]
 
     def special_passes(self) -> list[Pass]:
-        """Return the passes with special lines, such as reductions or gathers, in their first or last action of a step.
-
-        `Program.order` names these actions.
-        """
+        """Return the passes with special lines, such as gathers, in an action of a step that `Program.order` names."""
         split, ends = self.job.parallelism, self.ends
         if self.job.sharded:
             gathers = not split.reshard_after_forward and split.pp > 1  # once for all microbatches
@@ -317,8 +314,7 @@ class _Writer:
     def computation(self, letter: str, chunk: int, items: Steps) -> Iterator[ScriptLine]:
         """Yield the lines of a computation, cut at collectives outside the tp group, such as those of experts.
 
-        Its parts are in lock-step with the tp group. If tp peers hold different experts, whose work may differ, only parts with
-        tp collectives are.
+        Its parts are in lock-step with the tp group; if tp peers hold different experts, only parts with tp collectives are.
         """
         split = self.job.parallelism
         group = "tp" if split.tp > 1 else None
@@ -398,6 +394,7 @@ class _Writer:
         reduces = letter in "BW" and (special or not job.parallelism.no_sync)
 
         def write() -> Iterator[ScriptLine]:
+            """Yield the lines of the pass, by ZeRO-3's buckets or block by block."""
             if job.parallelism.zero3:
                 events = by_buckets(job, self.stage(chunk), letter)
             else:
@@ -449,6 +446,7 @@ class _Writer:
         """Yield the lines of a backward pass that launches each gradient bucket's reduction when its last gradient is ready."""
 
         def write() -> Iterator[ScriptLine]:
+            """Yield the lines with a reduction at the last gradient of each bucket."""
             items, stage, marks = self.items(pass_key), self.stage(pass_key[1]), self.activation_copies(pass_key)
             for family, expert in self.replicated:
                 ready = stage.gradient_ready(expert) if pass_key[0] == "B" else ((len(items), stage.held(expert)),)
@@ -524,10 +522,7 @@ class _Writer:
         yield from (Wait(family) for family in dict.fromkeys(call.group for call, _ in update))
 
     def update_steps(self, parameters: int, experts: int) -> tuple[Steps, Steps]:
-        """Return the steps of the gradient norm, and those of the optimizer, for `parameters` with `experts` among them.
-
-        The norm is empty if the job has none.
-        """
+        """Return the steps of the gradient norm (empty if there is none) and of the optimizer. experts: parameters in experts."""
         steps = update(self.job, parameters, experts)
         norm = next((i + 1 for i, kernel in enumerate(steps) if kernel.op == "gradient_norm"), 0)
         all_ranks = norm and self.job.mesh.size > self.job.copies(expert=True)

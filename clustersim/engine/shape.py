@@ -327,6 +327,7 @@ def shape(plan: Plan) -> Shape:
     own_stage, first_stage = np.array([*chain(*stages)], np.int32), offsets(np.array([*map(len, stages)], np.int64))
 
     def stage(chunk: Ints, rank: Ints) -> Ints:
+        """Return the global stage of each rank's chunk; -1 for chunk -1."""
         own = role[rank]
         found: Ints = own_stage[np.where(chunk < 0, first_stage[own + 1] - 1, first_stage[own] + chunk)]
         return found

@@ -195,10 +195,7 @@ class _RepeatedJob(StepState):
         self.arrive(event, cause)
 
     def after(self, before: Sequence[int], event: int, since: float, cause: int, _: object = None) -> None:
-        """Start an event once all events of `before` have ended, but not before `since` seconds.
-
-        cause: event whose end allows it to start at `since`.
-        """
+        """Start an event after all events of `before` and time `since` (s). cause: event whose end allows it at `since`."""
         for earlier in before:
             if not self.ended[earlier]:
                 self.over[earlier].callbacks.append(partial(self.after, before, event, since, cause))

@@ -100,6 +100,7 @@ class SlowedFabric:
         integrals = [rank_state.until_now() for rank_state, _ in passes]
 
         def end(segment_ends: list[float] | None) -> None:
+            """Stop taking shares, and call `done` when the ranks have made up for what they lost."""
             for rank_state, share in takers:
                 rank_state.take(share, -1)
             lost = []

@@ -77,6 +77,7 @@ class StepState:
         """
 
         def over(segment_ends: list[float] | None) -> None:
+            """Store the ends of segments that contended for links, and call `done`."""
             if segment_ends is not None:
                 self.segment_ends[events[0]] = segment_ends
             done()

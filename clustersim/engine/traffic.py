@@ -84,10 +84,7 @@ class Traffic(NamedTuple):
         return self.find()
 
     def bare(self) -> Traffic:
-        """Return the traffic without its loads if `everywhere` can recompute them, else itself.
-
-        The loads take a hundred times the memory of the rest.
-        """
+        """Return the traffic without its loads, which take most memory, if `everywhere` can recompute them; else itself."""
         none = np.empty(0, np.int64)
         empty = self._replace(group=none, link=none, weight=np.empty(0), find=lambda: ((none, none), (none, none)))
         return self if self.near is None else empty
