@@ -96,7 +96,7 @@ def _node(event: pyyaml.NodeEvent, path: str, place: tuple[int, int]) -> YamlNod
 def _events(text: str, path: str, joined: Sequence[int], skipped: int = 0) -> Iterator[pyyaml.Event]:
     """Yield the parser's events without the first `skipped`. Raises ConfigError with the position of invalid YAML.
 
-    joined: lines that were joined to the one before (see `_place`).
+    joined: ascending indices of the characters in `text` that stand for a pair of escapes in the file.
     """
     loader = getattr(pyyaml, "CSafeLoader", pyyaml.SafeLoader)
     try:

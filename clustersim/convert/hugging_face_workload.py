@@ -38,10 +38,7 @@ def is_config(data: Mapping[str, object]) -> bool:
 
 
 def converted(document: Document) -> Document:
-    """Return a workload with the name and shapes of a config.json, whose own key names appear in errors.
-
-    Raises InputError for missing and contradictory keys.
-    """
+    """Return a workload with name and shapes of a config.json. Raises InputError, with its key, if missing or contradictory."""
     from clustersim.convert.architectures import architecture  # 20 ms that no other file needs
 
     path, config = document.path, Config(document.path, document.data)

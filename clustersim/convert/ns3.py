@@ -156,6 +156,7 @@ def _fabric(place: dict[int, int], out: Sequence[WrittenLink]) -> dict[str, obje
     nic = {gpu: number for number, gpu in enumerate(with_nic)}
 
     def name(vertex: int) -> str:
+        """Return `nic[N]` for a GPU's vertex, else `switchV`."""
         return f"nic[{nic[place[vertex]]}]" if vertex in place else f"switch{vertex}"
 
     order = dict.fromkeys(name(end) for cable in out for end in (cable.a, cable.b) if end not in place)

@@ -54,6 +54,7 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     nic, at_switch, cable = figures.optics.nic, figures.optics.switch, figures.cable
 
     def sold(what: str, number: float, by_rate: UnitPrice, size: float, each: str) -> Item:
+        """Return an item of `number` parts at a price and power per unit of `size`; no price if `fit` is false."""
         price = by_rate.price * size if fit else None  # no price for a part faster than all listed ones
         return Item(what, number, price, by_rate.power * size, each, by_rate.date)
 

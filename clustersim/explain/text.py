@@ -68,7 +68,7 @@ def _whole(sentence: str) -> list[str]:
 
 
 def link(row: Mapping[str, Any]) -> str:
-    """Return a row of the critical path by link in words: both ends, and the number of identical links."""
+    """Return a row of the path by link in words: name, both ends, rate if slow, number of identical links; else what it is."""
     if not row["link"]:
         return str(row["what"])
     others = row["links"] - 1
@@ -78,6 +78,7 @@ def link(row: Mapping[str, Any]) -> str:
 
 
 def _rank(row: Mapping[str, Any]) -> str:
+    """Return a row of the critical path by rank in words."""
     others = f" and {row['ranks'] - 1:,} like it" if row["ranks"] > 1 else ""
     return f"rank {row['rank']}{others} (pipeline rank {row['pipeline_rank']})"
 
@@ -100,6 +101,7 @@ def lifted(bottleneck: Bottleneck) -> str:
 
 
 def _gain(gain: float, step: float) -> str:
+    """Return the change of the step in percent as text, such as ` (-3.1 %)`. gain: seconds less."""
     return f" ({_signed(-gain / step)} %)"
 
 
@@ -259,6 +261,7 @@ def trace_lines(comparison: TraceComparison, strong: Emphasis = str) -> list[str
 
 
 def _row(row: TraceRow) -> list[str]:
+    """Return the cells of a row: name, durations of forecast and trace, ratio; `-` for none."""
     ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
     return [
         f"  {plain(row.name)}",

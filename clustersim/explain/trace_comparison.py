@@ -91,6 +91,7 @@ class TraceComparison:
 
     @property
     def _cell(self) -> int:
+        """Index of the class of ranks that was simulated for the rank."""
         return int(self.result.plan.network.cells.ranks.of[self.rank])
 
     def _kernels(self) -> dict[str, float]:
@@ -133,6 +134,7 @@ class TraceComparison:
 
 
 def _comparison_rows(forecast: Mapping[str, float], trace: Mapping[str, float]) -> list[TraceRow]:
+    """Return rows for {name: seconds} of both, the longest first, then their sums as `all` if several."""
     names = dict.fromkeys((*forecast, *trace))
     rows = [TraceRow(name, forecast.get(name, 0.0), trace.get(name, 0.0)) for name in names]
     total = (

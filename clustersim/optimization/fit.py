@@ -116,6 +116,7 @@ class _Search:
         return None
 
     def _fits(self, trial: _Trial | None) -> bool:
+        """Return whether a job exists and likely fits the GPU."""
         return trial is not None and verdict(trial.memory, self.simulator.cluster.gpu.memory) == "likely"
 
     def _mildest(self, kinds: Sequence[list[Values]]) -> _Trial | None:

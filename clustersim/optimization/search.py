@@ -402,6 +402,7 @@ class _CandidateSearch:
     def _push(
         self, value: ObjectiveValue, place: PlaceInSpace, tile: _Tile, row: int = -1, refined: bool = False
     ) -> _Item:
+        """Push a new item onto the heap, and return it."""
         self.number += 1
         heappush(self.heap, item := _Item(value, place, self.number, tile, row, refined))
         return item

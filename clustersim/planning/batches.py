@@ -1,8 +1,7 @@
 """Batches that a plan may have by default: more GPUs need larger ones, but too large ones learn less per token.
 
 The batch that learns most from D tokens has 0.58 D^0.571 of them (Li et al. 2025, Step Law, arXiv 2503.04715), whatever the size
-of the model: 19.4 million for 15T tokens, where Llama 3 405B had 16 million. Up to there, a larger batch may be chosen for its
-cost alone.
+of the model: 19.4 million for 15T tokens, where Llama 3 405B had 16 million. Up to there, larger ones may be chosen for cost.
 """
 
 from __future__ import annotations

@@ -218,9 +218,11 @@ class Planner:
         sought = f"the {BEST[request.goal]} plan on {node.simulator.cluster.gpu.name}{limits}"
 
         def show(_: int, left: int, gap: float | None) -> None:
+            """Show the plan sought, and the splits simulated and left."""
             self.show(sought, len(self.shared.rows), left)
 
         def known() -> list[TrainingPlan]:
+            """Return the plans of the steps known so far."""
             return [self.as_plan(request, *step) for step in space.best.values()]
 
         state = _PlanSearch(request, kind, space, show, self.stop, known())

@@ -36,6 +36,7 @@ def play(
     totals = {"failures": 0, "waited": 0.0}
 
     def repair_node() -> Generator[simpy.Event, object, None]:
+        """Return a failed node to the spares after its repair."""
         yield env.timeout(repair)
         yield free.put(1)
 

@@ -164,6 +164,7 @@ class SweepInputs:
         return forecasts
 
     def _built(self) -> list[SweepCluster]:
+        """Return the clusters that were built so far."""
         return [cluster for _, cluster in self.clusters.items()]
 
 

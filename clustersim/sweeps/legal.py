@@ -1,7 +1,6 @@
 """`auto` as the value of a key: all values that are legal with the other values of a point.
 
-The rules invert those of `parallel/check.py` and `Job.place`: those refuse a value, these list the values that pass. Degrees use
-all GPUs of the cluster.
+The rules invert those of `parallel/check.py` and `Job.place`: those refuse a value, these list what passes. Degrees use all GPUs.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ _PLACES = {key: place for place, key in enumerate([*list(COLUMNS)[len(NAMES) :],
 
 
 def legal(case: SweepInputs, sweep: SweepSpace) -> list[Point]:
-    """Return all points of a sweep, with every legal value of `auto` keys; the workload's value if no value is legal.
-
-    Raises InputError if there are too many points, or for a key without a list of legal values.
-    """
+    """Return all points of a sweep, `auto` keys with all legal values, else the workload's. Raises InputError for too many."""
     if not sweep.auto:
         return sweep.space()
     check_values(case, sweep)
@@ -84,10 +80,7 @@ def arranged(point: Point) -> Point:
 
 
 def without(sweep: SweepSpace, legal_points: Sequence[Point]) -> list[Point]:
-    """Return a point for each given value that no legal point has, with the workload's other values, to report the reason.
-
-    Raises InputError where there are neither points nor such values.
-    """
+    """Return a point for each given value that no legal point has, for its reason. Raises InputError without any points."""
     has = {(key, str(point[key])) for point in legal_points for key in sweep.axes}
     more = [point for point in sweep.space() if any((key, str(point[key])) not in has for key in sweep.axes)]
     if not legal_points and not more:
@@ -295,6 +288,7 @@ def _legal_nodes(values: PointValues) -> list[object]:
 
 def _legal_cp(values: PointValues) -> list[int]:
     def rules(job: Job) -> Iterator[object]:
+        """Yield the findings of all checks that concern cp."""
         for rule in (context_parallel, tensor_parallel, encoder_decoder):
             yield from rule(job)
 
@@ -328,6 +322,7 @@ def _legal_expert_tp(values: PointValues) -> list[int]:
 
 def _legal_ep(values: PointValues) -> list[int]:
     def rules(job: Job) -> Iterator[object]:
+        """Yield the findings of checks that concern ep, and one without replicas."""
         yield from expert_parallel(job)
         if not values.having("parallelism.ep", job.parallelism.ep).microbatches:
             yield "no replicas"

@@ -31,10 +31,7 @@ _FINAL = ("ok", "illegal", "does not fit")
 
 
 class SweepLog:
-    """Rows in a folder. `known` has those found when it was opened, by key of their points; `damaged` counts skipped lines.
-
-    target: path of the folder. shown: path as the user wrote it.
-    """
+    """Rows in the folder `target`, which messages call `shown`. `known`: rows found when opened; `damaged`: skipped lines."""
 
     def __init__(self, target: Path, question: Question, shown: Path) -> None:
         self.target, self.question, self.shown = target, question, shown
@@ -110,6 +107,7 @@ def opened(target: Path, question: Question, force: bool = False) -> Iterator[Sw
     """Yield the log of the folder `target`, under the rules of `kept`."""
 
     def empty(place: Path) -> None:
+        """Write a manifest and a log without points."""
         store.write_manifest(place, question.manifest([], complete=False))
         (place / LOG).touch()
 

@@ -136,6 +136,7 @@ def check(address: str) -> None:
 
 
 def _unreachable(address: str, why: str) -> InputError:
+    """Return the error for an address where no Ray cluster answers. why: Ray's words."""
     what = f"--ray {address}: no Ray cluster answers ({why.rstrip('.') or 'no reason given'})"
     return InputError(f"{what}; start one with `ray start --head`, and give its address or auto")
 

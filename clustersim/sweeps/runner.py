@@ -83,6 +83,7 @@ def rows(
 
 
 def _begin(shared: Files | SweepInputs, case: SweepInputs) -> Begin:
+    """Return what a worker begins with: its inputs, known forecasts, and the plugins permitted here."""
     return Begin(shared, case.known(), plugins.permits(), errors.asked_by_command())
 
 
@@ -239,6 +240,7 @@ def _prepare(begin: Begin) -> None:
     from multiprocessing import parent_process
 
     def exit_with_parent() -> None:
+        """End this process when its parent ends."""
         parent = parent_process()
         if parent is not None:
             parent.join()

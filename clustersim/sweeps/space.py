@@ -87,10 +87,7 @@ def bounded(count: int, *, total: bool = True) -> None:
 
 
 def _chunks(schedule: str, requested: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
-    """Return the axis of chunks of a schedule: requested values that it supports, or its only supported number.
-
-    If neither exists, the requested values remain, and the points report why they are illegal.
-    """
+    """Return the axis of a schedule's chunks: requested values that it supports, its only number, or else all requested ones."""
     can = tuple(value for value in range(1, 9) if takes(schedule, value))
     usual = can if len(can) == 1 else can[:1] if can[:1] == (1,) else ()
     if requested is None:

@@ -61,10 +61,7 @@ def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list
 
 
 def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
-    """Return the Pareto front for the objectives `what` (names of `FRONT`): rows that no other row dominates, in their order.
-
-    An unknown amount, such as the dollars of a GPU without a price, is larger than any known one.
-    """
+    """Return the Pareto front for `what` (of `FRONT`): rows that no other dominates, in order. Unknown amounts are largest."""
     simulated = [row for row in rows if row["status"] == "ok"]
     amounts = [[math.inf if (known := row.get(FRONT[name])) is None else known for name in what] for row in simulated]
     return [simulated[index] for index in undominated(amounts)]

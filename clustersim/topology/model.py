@@ -168,8 +168,7 @@ class NodeFacts(NamedTuple):
 def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
     """Return NCCL's figures for a communicator on nodes of these types: the minimum of each figure.
 
-    NCCL's processes compare the channels and rates that each found and use the minimum, also of GPU generations (src/init.cc:
-    initTransportsRank).
+    NCCL's processes use the minimum of the channels and rates of all, also of GPU generations (src/init.cc: initTransportsRank).
     """
     first = nodes[0]
     if len(nodes) == 1:
@@ -346,6 +345,7 @@ class Topology:
         """Return the cluster with routes and latencies up to the NICs only; None if links between switches may limit rates."""
 
         def reduced() -> Topology | None:
+            """Return the cluster of `up_to_nics`, for the cache."""
             router = self.router.up_to_nics(self.capacity) if isinstance(self.router, Router) else None
             return None if router is None else replace(self, router=router)
 

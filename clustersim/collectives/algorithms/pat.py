@@ -34,7 +34,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase with n pairs for each distance."""
+    """Return one phase with n pairs for each distance: forward in an all_gather, backward in a reduce_scatter."""
     n, rank = group.n, np.arange(group.n, dtype=np.int64)
     parts = []
     for distance in _distances(n):

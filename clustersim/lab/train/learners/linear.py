@@ -17,7 +17,7 @@ from clustersim.predictors.kinds.linear import METHOD, describe
 
 
 def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
-    """Return the slopes and the dispatch of one class. `seed` has no effect."""
+    """Return the `slope` (2,) and `dispatch` (1,) in s of one class. `seed` has no effect."""
     facts = dataset(samples, describe, patience=1e-4)
     design = np.column_stack([facts.inputs["times"], np.ones(len(samples))]) / facts.seconds[:, None]
     solution = nonnegative(design * np.sqrt(facts.weight)[:, None], np.sqrt(facts.weight))
