@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _call(arguments: Sequence[str]) -> tuple[int, str]:
-    """Return (exit code, message) of a command line; the message is a sentence, and hints in further lines."""
+    """Return (exit code, message) of a command line: a sentence, and hints in further lines; "" without an error."""
     from clustersim import plugins
     from clustersim.cli.app import Abort, UsageError, app, needed_commands
     from clustersim.cli.commands import error_sentence

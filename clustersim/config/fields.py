@@ -52,6 +52,7 @@ def quantity(dimension: str, *, of_line: bool = False) -> BeforeValidator:
     """Return the validator of a text quantity of a dimension in `units.UNITS`. of_line: errors suggest bits, as for cables."""
 
     def convert(value: object) -> float:
+        """Return a value in SI units. Raises PydanticCustomError for other text, or beyond what a machine has."""
         try:
             number = parse(value, dimension, of_line=of_line)
         except InputError as error:
@@ -118,8 +119,7 @@ S = TypeVar("S", bound=Spec)
 def validate(kind: type[S], document: Document, data: Mapping[str, Any] | None = None, at: Loc = ()) -> S:
     """Return the spec of class `kind` in `data` (default: the whole document).
 
-    `at` is the position of `data` in the document. Raises ConfigError for the first error, in the order of the file; its cause is
-    pydantic's error.
+    `at` is the position of `data` in the document. Raises ConfigError for the first error in the file, caused by pydantic's.
     """
     content = document.data if data is None else data
     try:

@@ -18,8 +18,8 @@ _MOST = 10**40
 def document(content: Mapping[Any, Any], path: str) -> Document:
     """Return a mapping as a document called `path` in messages, which name its keys: `workload['model']`.
 
-    Values are text, numbers (numpy's too), True, False, None, paths, lists, tuples and mappings of these. Raises ConfigError for
-    anything else.
+    Values are text, numbers (numpy's too), True, False, None, paths, lists, tuples, mappings of these, else ConfigError is
+    raised.
     """
     reader = _MappingReader(path)
     return Document(path, reader.mapping(content, ()), reader.positions)
@@ -79,7 +79,9 @@ class _MappingReader:
             raise self.error(loc[:1], f"more than {MAX_VALUES} values or {MAX_DEPTH} levels; give fewer")
 
     def error(self, loc: Loc, message: str) -> ConfigError:
+        """Return the error for a position, with its keys after the path."""
         return ConfigError(self.path + self.at(loc).keys, 0, 0, message)
 
     def at(self, loc: Loc) -> Position:
+        """Return a new position, with the keys as text such as `['model'][0]`."""
         return Position(0, len(self.positions), "".join(f"[{part!r}]" for part in loc))

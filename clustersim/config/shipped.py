@@ -43,10 +43,7 @@ def files(room: Room) -> dict[str, Path]:
 
 
 def find(room: Room, argument: str | Path) -> Path:
-    """Return the path of an existing path or of a shipped name, present or old; for a model's folder, that of its config.json.
-
-    Raises InputError with the nearest name if there is none.
-    """
+    """Return the path of a file or shipped name, old or new; for a model's folder its config.json. Raises InputError if none."""
     if not str(argument).strip():
         raise InputError(f"{str(argument)!r}: names no {_WORDS[room]}; give a file, or one of `clustersim list {room}`")
     path = Path(argument)

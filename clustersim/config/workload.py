@@ -552,8 +552,7 @@ class Parallelism(Spec):
 
     @property
     def uncut(self) -> Self:
-        """The same split without stages and replicas, with gradients summed or not as before: layers depend on nothing else of
-        the pipeline."""
+        """The same split without stages and replicas, gradients summed or not as before: all of it that layers depend on."""
         changes = {"dp": 1, "pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
         summed = {"fsdp": self.fsdp.model_copy(update={"no_sync": self.no_sync})} if self.zero == 3 else {}
         return self.model_copy(update=changes | summed)

@@ -128,6 +128,7 @@ class _Reader:
         return known[id(node)]
 
     def too_many(self, node: YamlNode) -> ConfigError:
+        """Return the error for a node in which a document exceeds its limits."""
         return self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
 
     def value(self, node: YamlNode, loc: Loc) -> Any:
@@ -142,7 +143,7 @@ class _Reader:
         return node.text if node.quoted else self.plain(node)
 
     def mapping(self, node: YamlNode, loc: Loc) -> dict[str, Any]:
-        """Return a mapping as plain data. Raises ConfigError for duplicate keys, merges and keys that are not words."""
+        """Return a mapping as plain data. Raises ConfigError for a key that is not a word or, unless `foreign`, a duplicate."""
         result: dict[str, Any] = {}
         for key_node, value_node in zip(node.items[::2], node.items[1::2], strict=True):
             key = key_node.text
@@ -177,4 +178,5 @@ class _Reader:
         return float(text) if _FLOAT.fullmatch(text) else text
 
     def error(self, node: YamlNode, message: str) -> ConfigError:
+        """Return the error at the line and column of a node."""
         return ConfigError(self.path, *node.place, message)

@@ -384,7 +384,7 @@ class Activities:
         return self.indices(call, [(equivalent[cell],) for cell in cells], make)
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
-        """Return the shares of SMs and memory bandwidth that a call in group cell `cell` takes from overlapping passes."""
+        """Return the shares of SMs and memory bandwidth that a call in group cell `cell` takes from passes; 0 for host copies."""
         # copies to and from hosts use copy engines
         if call.group in DIRECTIONS or (self.sms == 0 and self.memory == 0.0):
             return 0.0, 0.0

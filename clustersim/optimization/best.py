@@ -77,7 +77,7 @@ class Answers:
 
     @property
     def worst(self) -> ObjectiveValue:
-        """Largest value with which a point can still be among the best."""
+        """Largest value with which a point can still be among the best; infinite while there are fewer than `top`."""
         return self.ranked[self.top - 1].value if self.top <= len(self.ranked) else (math.inf, math.inf)
 
     def best(self) -> list[Best]:

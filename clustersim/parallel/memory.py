@@ -211,7 +211,7 @@ def _gathers(job: Job, stage: Stage, layer: Layer) -> float:
 
 
 def beside(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the additional saved and temporary bytes of a backward pass that overlaps a forward pass.
+    """Return the additional saved and temporary bytes of a backward pass that overlaps a forward pass; (0, 0) without overlap.
 
     Layer by layer, the backward pass frees what the forward pass saves, so that there is one additional layer (Megatron-Core,
     models/common/model_chunk_schedule_plan.py: the first layer of one chunk overlaps the last of the other, which is freed after

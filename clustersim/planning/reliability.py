@@ -210,7 +210,7 @@ def spares(mean: float, short: float) -> int:
 
 @cache
 def expected_maximum(count: int) -> float:
-    """Return the expected maximum of `count` standard normal variables."""
+    """Return the expected maximum of `count` standard normal variables; 0 for one or none."""
     if count <= 1:
         return 0.0
     x = np.linspace(-9, 9, 1801)

@@ -150,7 +150,7 @@ class Learned(Predictor):
         return self._measured(name, subject, gpu)
 
     def _measured(self, name: str, subject: str, gpu: Gpu) -> Scope:
-        """Return the measured error of class `name` on `gpu`, else the mean over GPUs left out of training.
+        """Return the measured error of class `name` on `gpu`, else the mean over GPUs left out of training; None if unknown.
 
         subject: data type and kind for the result.
         """

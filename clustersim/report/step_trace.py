@@ -205,7 +205,7 @@ class StepTrace:
 
     @cached_property
     def _known(self) -> dict[tuple[object, ...], list[str]]:
-        """Cache of `_said`."""
+        """{(activity, …): JSON arguments without place} that `_said` has written, to be reused."""
         return {}
 
     def _computes(self, span: Span) -> dict[str, Any]:

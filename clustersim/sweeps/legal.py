@@ -312,7 +312,7 @@ def _legal_pp(values: PointValues) -> list[int]:
 
 
 def _legal_expert_tp(values: PointValues) -> list[int]:
-    """Return the numbers of slices of an expert that tp ranks can hold."""
+    """Return the numbers of slices of an expert that tp ranks can hold; [] without experts."""
     return (
         _let_through(values, expert_parallel, divisors(values.tp), "expert_tp", ep=1, dp="auto")
         if values.base.model.experts
@@ -466,7 +466,7 @@ _ORDER = (
 
 @cache
 def _alternatives(key: str) -> list[object]:
-    """Return all values of a key with few: true and false, or the words of its type."""
+    """Return all values of a workload's key with few: true and false, or the words of its type; [] for other keys."""
     if of_topology(key):
         return []
     kind: Any = Workload

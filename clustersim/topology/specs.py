@@ -84,7 +84,7 @@ class NodeSpecs:
 
     @property
     def nic_rate(self) -> float:
-        """Bytes/s of one NIC in one direction: line rate · efficiency, limited by PCIe; with several types the mean."""
+        """Bytes/s of a NIC in one direction: line rate · efficiency, limited by PCIe; mean of several types; 0 without NICs."""
         nics = self.node.nics
         if self.pools or nics is None:
             return float(np.mean(self.by_endpoint(lambda pool: pool.nic_rate))) if self.pools else 0.0

@@ -59,7 +59,7 @@ def places(data: Data | Path) -> tuple[Path, ...]:
 
 
 def left_out(data: Data | Path) -> tuple[str, ...]:
-    """Return the GPUs whose rows are left out of training."""
+    """Return the GPUs whose rows are left out of training; () for a path."""
     return data.leave_out if isinstance(data, Data) else ()
 
 
