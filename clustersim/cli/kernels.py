@@ -96,7 +96,7 @@ def _span(seconds: float, ends: tuple[float | None, float | None]) -> dict[str, 
 
 
 def _kernel_lines(job: Job, records: list[dict[str, Any]], total: dict[str, float], timed: bool) -> Iterator[str]:
-    """Yield the split of a job, its kernels as a table, with columns of times if `timed`, and the sums over a step."""
+    """Yield a job's split, its kernels as a table, with columns of times if `timed`, and the sums over a step (`total`)."""
     p, microbatches = job.parallelism, plural(job.microbatches, "microbatch", "microbatches")
     ep = f", ep {p.ep}" if p.ep > 1 else ""
     yield f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}{ep}, {microbatches} a step"
@@ -254,7 +254,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _times_table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[str]:
-    """Return kernels, or classes of kernels, as a table of their launches, times and share of the sum of all times."""
+    """Return rows, of kernels or classes (columns `names`), as a table of launches, times and share of the sum of all times."""
     ends = ("low", "high") if rows and "seconds_low" in rows[0] else ()
     total = math.fsum(row["launches"] * row["seconds"] for row in rows) or 1.0
 

@@ -279,7 +279,7 @@ def _model_lines(name: str, runs: list[ModelRun]) -> list[str]:
     from clustersim.lab.whole_models import means
 
     def ends(row: ModelRun | Mean, errors: Sequence[float | None], sign: str) -> list[str]:
-        """Return errors in percent, and whether the label is doubtful, as the last cells of a row."""
+        """Return errors in percent, with a + if `sign` is that, and whether the label is doubtful, as cells."""
         shares = ["" if error is None else f"{100 * error:{sign}.1f} %" for error in errors]
         return [*shares, "" if row.trusted else "doubtful"]
 

@@ -63,7 +63,7 @@ ResultFolder = Annotated[Path, "The folder that `clustersim run` wrote.", "RESUL
 
 
 def quantity(flag: str, text: str, dimension: str) -> float:
-    """Return the SI value of an option's text, such as 60 for `60s`. Raises InputError, which names the option."""
+    """Return the SI value of a text of option `flag`, such as 60 for `60s`, dimension `time`. Raises InputError for others."""
     from clustersim.units import parse
 
     try:

@@ -129,7 +129,7 @@ def _keys(question: StepQuestion) -> Iterator[tuple[str, object]]:
 
 
 def flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted key, value) of nested mappings; lists are values."""
+    """Yield (dotted key, value) of nested mappings; lists are values. above: text before each key, such as `cluster.`."""
     for key, value in data.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{key}.")

@@ -153,7 +153,7 @@ class TraceEvent(NamedTuple):
 
 
 def _event(written: object) -> TraceEvent | None:
-    """Return a complete event with checked types; None for any other."""
+    """Return a complete event as written in a trace, with checked types; None for any other."""
     if not isinstance(written, dict) or written.get("ph") != "X":
         return None
     start, took, args = written.get("ts"), written.get("dur"), written.get("args")
@@ -219,7 +219,7 @@ def _exclusive(thread: str, operators: Sequence[TraceEvent]) -> list[Ran]:
 
 
 def _rank(data: Mapping[str, Any]) -> int | None:
-    """Return the rank that a trace names; None if it names none or an impossible one."""
+    """Return the rank that a trace (`data`) names; None if it names none or an impossible one."""
     info = data.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < LATEST else None

@@ -106,7 +106,7 @@ def _gain(gain: float, step: float) -> str:
 
 
 def _signed(share: float) -> str:
-    """Return a change in percent, without a sign if it rounds to zero."""
+    """Return a change, a share of the step, in percent as text, without a sign if it rounds to zero."""
     text = f"{100 * share:+.1f}"
     return text if float(text) else "0.0"
 
@@ -141,7 +141,7 @@ def _outcomes(explained: Explanation, look: Look) -> Iterator[str]:
 
 
 def _made_by(case: WhatIf, shorter: bool) -> str:
-    """Return the options that apply a what-if, after `free` if it gains without a purchase, or the change in price."""
+    """Return the options that apply a what-if, after `free` if it is that and `shorter`, or the change in price."""
     dearer = f"{'+' if case.usd > 0 else ''}{dollars(case.usd)} USD: " if case.usd else ""
     price = "free: " if shorter and case.free else dearer
     return price + shlex.join(change_words(case.changes))
@@ -157,7 +157,7 @@ _LEAST_CHANGE = 1e-4
 
 
 def plain(value: object, most: int = WIDE) -> str:
-    """Return a value of a file as safe text: one line, printable, cut."""
+    """Return a value of a file as safe text: one line, printable, cut to `most` characters."""
     text = printable("-" if value is None else as_text(value))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

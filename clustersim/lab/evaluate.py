@@ -91,7 +91,7 @@ def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scal
 
 
 def _inside(predictor: Predictor, gpu: Gpu, ratio: Floats, part: Samples) -> Floats:
-    """Return 1 where the interval contains measured / forecast, 0 where it does not, and NaN without an interval."""
+    """Return 1 where the interval contains 1 / ratio, else 0, NaN without interval (rows,). ratio: forecast / measured."""
     if not isinstance(predictor, Learned):
         return np.full(len(part), np.nan)
     low, high = predictor.interval(kernels(part.table), gpu)

@@ -126,7 +126,7 @@ def _scatter(looks: Mapping[str, MarkLook], new: NewPlot, kind: str, part: Any) 
 
 
 def _ratio(looks: Mapping[str, MarkLook], new: NewPlot, kind: str, part: Any) -> dict[str, MarkLook]:
-    """Draw forecast / measured over measured seconds of a class's kernels, by GPU. Return the looks of the GPUs."""
+    """Draw forecast / measured over measured seconds of a class's kernels (`part`), by GPU. Return the looks of the GPUs."""
     edge = next((edge for edge in EDGES if (part["ratio"].is_between(1 / edge, edge)).mean() > 0.99), EDGES[-1])
     some = _drawn(part).with_columns(y=pl.col("ratio").clip(1 / edge, edge))
     x, ticks = _decades(some["seconds"]), tuple(value for value in RATIOS if 1 / edge <= value <= edge)

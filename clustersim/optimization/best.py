@@ -47,7 +47,7 @@ class Refused:
     """{kind: reason of its first point}, where a reason was computed."""
 
     def add(self, kind: str, why: str = "", count: int = 1) -> None:
-        """Count points of a kind, and store the reason of the first."""
+        """Count `count` points of a kind, and store `why`, the reason, of the first."""
         self.counts[kind] += count
         if why:
             self.examples.setdefault(kind, why)
@@ -57,7 +57,7 @@ class Answers:
     """The best points so far, each a different answer."""
 
     def __init__(self, top: int, chosen: Collection[str] = ()) -> None:
-        """chosen: keys that are optimized within each split; all other keys distinguish splits."""
+        """top: number of answers. chosen: keys that are optimized within each split; all other keys distinguish splits."""
         self.top, self.chosen = top, frozenset(chosen)
         self.ranked = list[Best]()
         self._splits: dict[tuple[str, bool], Best] = {}

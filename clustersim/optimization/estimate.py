@@ -74,7 +74,7 @@ class CandidateRows(NamedTuple):
     """Whether ranks continue while their messages are sent."""
 
     def some(self, places: Sequence[int]) -> CandidateRows:
-        """Return the rows with these indices."""
+        """Return the rows with the indices `places`."""
         shape, schedule = [self.shape[place] for place in places], [self.schedule[place] for place in places]
         return CandidateRows._make([shape, schedule, *(part[places] for part in self[2:])])
 
@@ -194,7 +194,7 @@ class Estimator:
         return float(counts @ np.maximum(forward + backward, out + back)) / tile.job.training.micro_batch
 
     def message(self, size: float, far: bool) -> float:
-        """Return the least seconds of a message of `size` bytes; a communicator of more ranks has no more channels."""
+        """Return the least seconds of a message of `size` bytes, between nodes if `far`; more ranks have no more channels."""
         pair = CommunicatorShape(2, 2, 1, 1) if far else CommunicatorShape(1, 2, 2, 0)
         launch = self.cluster.node.nccl.launch
         return min(
@@ -360,7 +360,7 @@ class _Columns:
         wide, narrow = BYTES[job.training.gradients], weight_bytes(job)
 
         def slower(part: Floats, rate: Floats) -> Floats:  # experts and all else have separate streams
-            """Return the longer time of two streams: of experts and of all else."""
+            """Return the longer time of two streams, of experts and of all else. rate: seconds per parameter in `part`."""
             return np.maximum(part[at, :, 0] * rate[:, :1], part[at, :, 1] * rate[:, 1:])
 
         table, kind = np.zeros_like(self.tile.parameters), self.tile.kinds.ends[0][0]

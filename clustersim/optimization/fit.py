@@ -61,7 +61,7 @@ class _Trial(NamedTuple):
 
 
 def remedies(simulator: Simulator, job: Job, grow: Grow | None = None, most: int = 3) -> list[Remedy]:
-    """Return the shortest lists of changes that make a loaded job fit on a cluster, the fastest of them first; [] if none.
+    """Return the `most` shortest lists of changes that make a loaded job fit on a cluster, the fastest first; [] if none.
 
     grow: creates a cluster with more nodes, if these are allowed. Each list has been simulated.
     """

@@ -239,7 +239,7 @@ def _host(job: Job, types: Mapping[str, Node]) -> WhatIf:
 
 
 def _nics(document: Document, spec: TopologySpec, types: Mapping[str, Node], nodes: int) -> Iterator[WhatIf]:
-    """Yield NICs and cables of twice the rate, in slots that carry them, and of half of it; and leaves with fewer uplinks."""
+    """Yield NICs and cables of twice the rate, with slots for them, and of half; and fewer uplinks. nodes: of the cluster."""
     rates = [node.nics.rate for node in types.values() if node.nics]
     if not rates or nodes == 1:
         yield WhatIf(NIC, {}, "one node sends nothing through a NIC")
@@ -252,7 +252,7 @@ def _nics(document: Document, spec: TopologySpec, types: Mapping[str, Node], nod
 
 
 def _nic_rate(document: Document, types: Mapping[str, Node], rates: Sequence[float], times: float) -> dict[str, object]:
-    """Return {dotted key: value} that multiplies the rate of NICs, and of fabric links with their own. rates: bytes/s by type."""
+    """Return {dotted key: value} for `times` the rate of NICs, and of fabric links with their own. rates: bytes/s by type."""
     if len(set(rates)) == 1:
         return {"cluster.nic": _rate(times * rates[0])}
     changes: dict[str, object] = {
@@ -265,7 +265,7 @@ def _nic_rate(document: Document, types: Mapping[str, Node], rates: Sequence[flo
 
 
 def _wider(types: Mapping[str, Node], rates: Sequence[float], changes: dict[str, object]) -> WhatIf:
-    """Return the what-if of faster NICs with the slots that carry them."""
+    """Return the what-if of `changes` for faster NICs, with slots that carry twice the `rates` (bytes/s of each node type)."""
     for (key, node), rate in zip(types.items(), rates, strict=True):
         slot = _slot(key, node, rate)
         if slot is None:

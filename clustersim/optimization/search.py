@@ -402,7 +402,7 @@ class _CandidateSearch:
     def _push(
         self, value: ObjectiveValue, place: PlaceInSpace, tile: _Tile, row: int = -1, refined: bool = False
     ) -> _Item:
-        """Push a new item onto the heap, and return it."""
+        """Push a new item of a tile onto the heap, and return it. Arguments are the fields of `_Item`."""
         self.number += 1
         heappush(self.heap, item := _Item(value, place, self.number, tile, row, refined))
         return item

@@ -105,7 +105,7 @@ class SplitShapes:
         return self._stages[key]
 
     def pack(self, kinds: LayerKinds, job: Job, shapes: Sequence[SplitShape]) -> tuple[Pack, Ints]:
-        """Return the distinct pipelines of rows, and the index of each row's pipeline."""
+        """Return the distinct pipelines of rows with these `shapes`, and the index of each row's pipeline (rows,)."""
         places: dict[SplitShape, int] = {}
         at = np.array([places.setdefault(shape, len(places)) for shape in shapes])
         key = _key(kinds, job)

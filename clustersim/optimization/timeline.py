@@ -91,7 +91,7 @@ def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, overlap
     kinds: dict[tuple[int, ...], int] = {}
 
     def message(stage: int, back: bool, microbatch: int) -> int:
-        """Return the number of the message that a pass of a stage sends."""
+        """Return the number of the message of a stage's pass for a microbatch. back: of a backward pass."""
         return 1 + stages + 2 * (stage * microbatches + microbatch) + back
 
     waiting: list[list[tuple[int, ...]]] = []

@@ -181,7 +181,7 @@ class Planner:
     """Time limit and Ctrl-C, which end searches early with the best plan so far."""
 
     def first(self, request: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
-        """Return the plan of the first list with one, as by `plan`. Later lists are tried if all lists together have one."""
+        """Return the plan of the first list in `kinds` with one, as by `plan`. Later ones are tried if all together have one."""
         if plan := self.plan(request, *kinds[0]):
             return plan
         later = kinds[1:] if len(kinds) > 1 and self.plan(request, *chain(*kinds)) else ()
@@ -278,7 +278,7 @@ class Planner:
                 count *= MORE
 
     def _add(self, state: _PlanSearch, point: Point, nodes: int, row: Row) -> None:
-        """Add the plan of a simulated step to those of a search, and the step to those that later searches know."""
+        """Add the plan of a simulated step on `nodes` nodes to a search's, and the step to those that later searches know."""
         state.plans.append(self.as_plan(state.request, point, nodes, row))
         state.space.best[repr(point)] = point, nodes, row
 
@@ -413,13 +413,13 @@ class Planner:
         return self.searches[key]
 
     def other(self, request: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:
-        """Return the plan on a cluster with other keys, with equal nodes and split; None if it does not run."""
+        """Return the plan on a cluster with `changes` of keys, with equal nodes and split; None if it does not run."""
         point = {**plan.point, **changes}
         row = self.shared.row(self.case, point)
         return self.as_plan(request, point, plan.nodes, row) if row["status"] == "ok" else None
 
     def clusters(self, kind: Point, nodes: int = 1) -> SweepCluster:
-        """Return a cluster of a kind. Raises InputError if it cannot be built."""
+        """Return the cluster of a kind with `nodes` nodes. Raises InputError if it cannot be built."""
         return self.case.cluster({**{key: value for key, value in kind.items() if key != BATCH}, NODES: nodes})
 
     def most_gpus(self, kind: Point) -> int:

@@ -186,7 +186,7 @@ def interval(blocking: float, mtti: float) -> float:
 
 
 def progress(mtti: float, blocking: float, restart: float, work: float) -> float:
-    """Return the share of time that is progress (0 to 1) with `work` seconds between checkpoints: T / E."""
+    """Return the share of time that is progress (0 to 1) with `work` seconds between checkpoints: T / E. Arguments in seconds."""
     if (work + blocking + restart) / mtti > 600:
         return 0.0
     return work / (mtti * math.exp(restart / mtti) * math.expm1((work + blocking) / mtti))

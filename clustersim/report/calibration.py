@@ -97,7 +97,7 @@ class PublishedSteps:
         self.publishers = {name: row for name, row in rows.items() if without not in (name, row["kin"])}
 
     def having(self, grouping: str, group: str) -> list[str]:
-        """Return the publishers with steps of a group."""
+        """Return the publishers with steps of a group of a grouping (as in `Kind.groups`)."""
         return [name for name, row in self.publishers.items() if group in row[grouping]]
 
     @property

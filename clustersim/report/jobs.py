@@ -103,7 +103,7 @@ def shared_links(shared: Shared, a: int, b: int) -> dict[str, Any]:
 
 
 def _link_load(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
-    """Return `busiest` (name of the link), `capacity_bytes_per_s`, {job: `bytes_per_s` and `share`}, `utilization`, `both`."""
+    """Return `busiest` (link's name), `capacity_bytes_per_s`, {job: number} `bytes_per_s` and `share`, `utilization`, `both`."""
     rates = {t.name: float(rate) for t, rate in zip(shared.jobs, shared.rates[:, link], strict=True) if rate}
     total = math.fsum(rates.values())
     return {

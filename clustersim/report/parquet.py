@@ -84,7 +84,7 @@ def _type(column: _Column) -> int:
 
 
 def _schema(name: str, column: _Column, optional: bool) -> _Struct:
-    """Return the description of a column in the footer; texts are marked as UTF-8."""
+    """Return the footer's description of a column; texts are marked as UTF-8. optional: whether values may be missing."""
     text: _Struct = {6: 0, 10: {1: {}}} if isinstance(column, Texts) else {}
     return {1: _type(column), 3: int(optional), 4: name.encode(), **text}
 

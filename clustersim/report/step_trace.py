@@ -73,7 +73,7 @@ def pass_parts(
 def _in_sequence(
     kernels: Sequence[Kernel], begin: float, end: float, source: Source | None, seconds: Sequence[Seconds]
 ) -> Iterator[PassPart]:
-    """Yield kernels one after the other from `begin` to `end` (s); one entry `compute` if the kernels are unknown."""
+    """Yield kernels one after the other from `begin` to `end` (s); one `compute` without `source`. seconds: by node type."""
     if source is None:
         if end > begin:
             yield PassPart("compute", begin, end)

@@ -279,7 +279,7 @@ _NEW = "choose an empty or new folder with --out"
 
 
 def in_use(target: Path, who: str) -> InputError:
-    """Return the error for a folder that another process writes."""
+    """Return the error for a folder that another process (`who`, in words) writes."""
     return InputError(f"{target}: is being written by {who}; wait for it, or {ELSEWHERE}")
 
 

@@ -99,7 +99,7 @@ def outline(
     kernels: StepKernels,
     peaks: Sequence[Memory],
 ) -> dict[str, Any]:
-    """Return `parallelism`, speed, `breakdown_s`, `memory` and `simulated` as in `summary`. peaks: of each pipeline rank."""
+    """Return `parallelism`, speed, `breakdown_s`, `memory`, `simulated` as in `summary`. peaks: memory of each pipeline rank."""
     return {
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record.end, kernels, full_attention=False),

@@ -47,7 +47,7 @@ def timeline(record: Record, stage_of: Sequence[int]) -> list[str]:
 
 
 def _row(spans: Sequence[Span], width: float, fold: FoldedTime) -> str:
-    """Return the line of one class of ranks, a letter per column of `width` seconds, with `|` where periods are left out."""
+    """Return the line of a class of ranks from its spans: a letter per `width` seconds, `|` where periods are left out."""
     spent = np.zeros((len(LETTERS), COLUMNS))
     starts = np.array([span.start for span in spans])
     moved = (starts - fold.folded(starts)).tolist()
@@ -218,7 +218,7 @@ def _batch(split: dict[str, Any]) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 microbatch`, `8 microbatches`."""
+    """Return a number with its noun: `1 microbatch`, `8 microbatches`. plural: if it does not end in s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 

@@ -67,7 +67,7 @@ def metadata_event(process: Process, thread: int | None, name: str, key: str, va
 
 
 def slice_event(process: Process, thread: int, name: str, start: float, end: float, arguments: str = "") -> str:
-    """Return a slice whose ends are rounded to whole nanoseconds, so that adjacent slices do not overlap.
+    """Return a slice whose ends (`start`, `end` in s) are rounded to whole nanoseconds, so that adjacent slices do not overlap.
 
     `arguments` is its arguments as JSON without braces.
     """
@@ -85,7 +85,7 @@ def counter_event(process: Process, name: str, time: float, values: Iterable[tup
 
 
 def arrow_events(kind: str, number: int, ends: Sequence[tuple[Process, int, float]]) -> str:
-    """Return an arrow through slices, given as (process, thread, start of the slice).
+    """Return an arrow of a kind through slices: `ends` are (process, thread, start of the slice in s).
 
     `number` is unique among arrows; Perfetto drops arrows whose `id` is not a number.
     """

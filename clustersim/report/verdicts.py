@@ -93,7 +93,7 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
 
 
 def slower_overlap(how: str, step: float, plain: float) -> str:
-    """Return the warning for tensor-parallel overlap that lengthens a step. `step` and `plain` are seconds with and without."""
+    """Return the warning for tensor-parallel overlap `how` that lengthens a step: to `step` seconds, from `plain` without."""
     return (
         f"parallelism.overlap.tp: {how} makes the step {step / plain - 1:.1%} longer: {seconds(plain)} without; "
         "chunks of these layers are too small to hide what they cost, so leave it out"

@@ -23,7 +23,7 @@ _KNOWN = sorted({*(option.name for option in RUN_OPTIONS), *Workload.model_field
 
 
 def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: Path | None = None) -> SweepSpace:
-    """Return the swept and fixed values of options by key, of `--set` by key, and of a file. Raises InputError."""
+    """Return the swept and fixed values of options (`changes`), of `--set` (`settings`), and of a file. Raises InputError."""
     options = {option.key: changes[option.key] for option in RUN_OPTIONS if changes.get(option.key) is not None}
     written, places = _written(file) if file else ({}, {})
     for key in written.keys() & (options.keys() | settings.keys()):

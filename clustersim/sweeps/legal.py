@@ -259,7 +259,7 @@ class PointValues:
 def _let_through(
     values: PointValues, rule: Callable[[Job], Iterator[object]], candidates: Sequence[int], key: str, **others: object
 ) -> list[int]:
-    """Return the candidates for a key of `parallelism` for which a check reports nothing."""
+    """Return the candidates for a key of `parallelism` for which `rule` reports nothing. others: further keys that are set."""
     return [value for value in candidates if not any(rule(values.job(**{key: value}, **others)))]
 
 

@@ -103,7 +103,7 @@ def rows(
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    """Yield the Ray module, connected to a cluster. Raises InputError if the cluster cannot be reached."""
+    """Yield the Ray module, connected to `address` as in `rows`. Raises InputError if the cluster cannot be reached."""
     import ray
 
     if ray.is_initialized():

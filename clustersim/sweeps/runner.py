@@ -156,7 +156,7 @@ def _fed(
     pools: Sequence[ProcessPoolExecutor],
     groups: deque[deque[int]],
 ) -> Generator[tuple[int, Answer], None, None]:
-    """Yield (index, work(item)) as it finishes. Every process has one item in work and one queued."""
+    """Yield (index, work(item)) as it finishes. Every process of `pools` has one item in work and one queued."""
     from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 
     queues = [deque[int]() for _ in pools]

@@ -36,7 +36,7 @@ def _read(reader: Callable[..., pl.DataFrame], path: Path, form: str, **options:
 
 
 def check_columns(path: Path, columns: Collection[str], wanted: Collection[str], remedy: str = "") -> None:
-    """Raise DataError if a table of some columns lacks one that is wanted."""
+    """Raise DataError, with a `remedy`, if a table of some columns lacks one that is wanted."""
     if missing := [name for name in wanted if name not in columns]:
         expected = f"expected {', '.join(wanted)}"
         raise DataError(f"{path}: has no column {', '.join(missing)}; {remedy or expected}")

@@ -49,7 +49,7 @@ class CsvTable:
         return [text or default for text in self.cells.get(column, [""] * len(self))]
 
     def words(self, column: str, known: Collection[str], default: str = "") -> list[str]:
-        """Return the cells of a column. Raises DataError with the nearest match if one is not in `known`."""
+        """Return the cells of a column, `default` if blank. Raises DataError with the nearest match for one not in `known`."""
         found = self.texts(column, default)
         for wrong in {*found} - {*known}:
             self.fail(found.index(wrong), column, suggest(wrong, filter(None, known)))

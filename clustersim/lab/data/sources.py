@@ -41,7 +41,7 @@ class Data(NamedTuple):
 
 
 def given(paths: Sequence[Path] | None = None, leave_out: Iterable[str] = ()) -> Data:
-    """Return the data that a command line names: `paths`, or else $CLUSTERSIM_DATA.
+    """Return the data that a command line names: `paths`, or else $CLUSTERSIM_DATA. leave_out: GPUs' names.
 
     Raises DataError for a missing or empty place, and InputError for an unknown GPU.
     """

@@ -154,7 +154,7 @@ LAYOUT = {"forward": "tn", "dgrad": "nn", "wgrad": "nt"}
 
 
 def sides(rows: int, inputs: int, outputs: int) -> Iterator[tuple[str, int, int, int]]:
-    """Yield (op, m, n, k) of a linear layer's three GEMMs."""
+    """Yield (op, m, n, k) of the three GEMMs of a linear layer with `inputs` and `outputs` features, on `rows` tokens."""
     yield "forward", rows, outputs, inputs
     yield "dgrad", rows, inputs, outputs
     yield "wgrad", outputs, inputs, rows
@@ -269,7 +269,7 @@ def cases(names: Iterable[str]) -> list[Case]:
 
 
 def trials(names: Iterable[str]) -> list[Trial]:
-    """Return the trials of some suites, the lowest tier first."""
+    """Return the trials of those suites that have trials, the lowest tier first."""
     found = [_trial(**row) for name in names if name in TRIALS for row in rows(name)]
     return sorted(found, key=lambda trial: trial.tier)
 

@@ -74,13 +74,13 @@ def permuted(model: DecoderShape, x: Any, chosen: Any) -> tuple[Any, Any, Any]:
 
 
 def expert_rows(model: DecoderShape, w: dict[str, Any], rows: Any, ends: Any) -> Any:
-    """Return each row's output of its expert, by two grouped GEMMs."""
+    """Return each row's output of its expert, by two grouped GEMMs. ends: index after each expert's last row."""
     inner = torch._grouped_mm(rows, w["fc1"].transpose(1, 2), offs=ends)
     return torch._grouped_mm(_activated(model, inner), w["fc2"].transpose(1, 2), offs=ends)
 
 
 def unpermuted(model: DecoderShape, rows: Any, order: Any, shares: Any) -> Any:
-    """Return each token's sum of its experts' rows times their weights, (tokens, hidden)."""
+    """Return each token's sum (tokens, hidden) of its experts' rows times `shares`. order: as from `permuted`."""
     scaled = rows * shares.flatten()[order].unsqueeze(-1)
     return scaled.new_zeros(len(shares), rows.shape[-1]).index_add_(0, order // model.topk, scaled)
 
@@ -135,7 +135,7 @@ LayerCall = Callable[[dict[str, Any], Any], Any]
 
 
 def loss(model: DecoderShape, table: Any, head: Any, layers: list[dict[str, Any]], tokens: Any, run: LayerCall) -> Any:
-    """Return the cross-entropy of the next token. `run` is one layer, possibly compiled or recomputed."""
+    """Return the cross-entropy of the next token. table, head: embedding, and norm and logits. run: one layer's function."""
     x = functional.embedding(tokens, table)
     for w in layers:
         x = run(w, x)

@@ -52,7 +52,7 @@ class Device:
         return getattr(torch, TORCH[name])
 
     def normal(self, shape: Sequence[int], dtype: str, grad: bool = False) -> Any:
-        """Return normally distributed values. Zeros would draw less power and run at higher clocks."""
+        """Return normally distributed values, with gradients if `grad`. Zeros would draw less power and run at higher clocks."""
         import torch
 
         kind = self.dtype(dtype)
@@ -115,7 +115,7 @@ class Reading(NamedTuple):
 
 
 def source(real: bool) -> Callable[[], Reading] | None:
-    """Return a function that reads GPU 0 once, or None if nothing can."""
+    """Return a function that reads GPU 0 once, or None if nothing can, or if `real` is false."""
     if not real:
         return None
     return _nvml() or _smi()

@@ -148,7 +148,7 @@ def measured(timing: Timing, reading: Reading) -> dict[str, object]:
 
 
 def rate(case: Case, mode: str, timing: Timing, reading: Reading) -> str:
-    """Return the speed of a kernel in words."""
+    """Return the speed of a kernel in words, with clock and power if `mode` is `sustained`."""
     kernel = case.kernel
     compute, moved = kernel.flop / timing.seconds / 1e12, kernel.bytes / timing.seconds / 1e9
     speed = f"{compute:.4g} TFLOP/s" if kernel.kind in MATRIX else f"{moved:.4g} GB/s"

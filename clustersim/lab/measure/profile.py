@@ -34,7 +34,7 @@ class MeasurementPlan:
 
     @classmethod
     def of(cls, names: str | None, minutes: float | None, quick: bool) -> MeasurementPlan:
-        """Return the plan of a command line: suites separated by commas, and minutes. Raises InputError."""
+        """Return the plan of a command line: suites (`names` with commas, None: all), minutes, `quick`. Raises InputError."""
         chosen = tuple(one.strip() for one in names.split(",")) if names else EVERY
         for suite in chosen:
             if suite not in EVERY:
@@ -190,7 +190,7 @@ def time_rows(
 
 
 def sibling(out: Path, what: str) -> Path:
-    """Return the path of a file for other rows: `kernels_clock.csv` for `kernels.csv`."""
+    """Return the path of a file for rows `what`: `kernels_clock.csv` for `kernels.csv` and `clock`."""
     return out.with_name(f"{out.stem}_{what}{out.suffix}")
 
 

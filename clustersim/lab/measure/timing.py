@@ -52,7 +52,7 @@ def play_all(launches: Sequence[KernelLaunch]) -> None:
 
 
 def one_pass(launches: Sequence[KernelLaunch], rough: float) -> list[KernelLaunch]:
-    """Return the launches, repeated until a pass is long enough."""
+    """Return the launches, repeated until a pass is long enough. rough: approximate seconds of one launch."""
     repeats = int(np.ceil(PASS / max(rough * len(launches), 1e-9)))
     return list(launches) * max(1, min(repeats, MOST // len(launches)))
 
@@ -90,7 +90,7 @@ class CudaClock:
         return torch.cuda.stream(self.stream)
 
     def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
-        """Return the seconds of one launch. `launches` alternate."""
+        """Return the seconds of one launch, over `samples` passes. `launches` alternate."""
         with self.scope():
             play_all(launches)
             rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)
@@ -155,7 +155,7 @@ class CudaClock:
         return event
 
     def events(self, play: KernelLaunch, samples: int) -> list[float]:
-        """Return the GPU's seconds of each call. The CPU dispatches it while a fill keeps the GPU busy."""
+        """Return the GPU's seconds of each of `samples` calls. The CPU dispatches it while a fill keeps the GPU busy."""
         found = []
         for _ in range(samples):
             self.cover.zero_()
@@ -197,7 +197,7 @@ class WallClock:
     """Times on a CPU, one run through the launches."""
 
     def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
-        """Return the seconds of one launch."""
+        """Return the seconds of one launch, over `samples` passes."""
         play_all(launches)
         return summary([_wall(launches) for _ in range(samples)])
 

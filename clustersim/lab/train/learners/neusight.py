@@ -75,7 +75,7 @@ def start(kind: str) -> dict[str, Floats]:
 
 
 def _unpack(x: Floats, like: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return a vector as parameters with the names and sizes of `like`."""
+    """Return a vector `x`, all parameters one after the other, as parameters with the names and sizes of `like`."""
     edges = np.cumsum([value.size for value in like.values()])[:-1]
     return dict(zip(like, np.split(x, edges), strict=True))
 
@@ -227,7 +227,7 @@ def _growing_along(values: Floats, weight: Floats, axis: int) -> Floats:
 
 
 def features(table: Columns, sms: int) -> Floats:
-    """Return the inputs of a GPU's network, (kernel, feature): shape, how tiles fill waves, and alignment."""
+    """Return the inputs of a network, (kernel, feature): shape, how tiles fill waves on `sms` SMs, and alignment."""
     log, area = np.log2, table.m * table.n * table.batch
     tiles = ((256, 256), (256, 128), (128, 256), (128, 128), (64, 64))
     blocks = [table.batch * np.ceil(table.m / rows) * np.ceil(table.n / columns) for rows, columns in tiles]
