@@ -267,7 +267,7 @@ def on_machine(
     changes: Mapping[str, object],
     axes: Mapping[str, Sequence[object]] | None = None,
 ) -> dict[str, object]:
-    """Return overrides by dotted key with a machine file's, for all of `axes`. Raises InputError if it does not apply."""
+    """Return overrides by dotted key with a machine file's. axes: keys with several values. Raises InputError if unfit."""
     if machine is None:
         return dict(changes)
     from clustersim.calibration.machine import Machine

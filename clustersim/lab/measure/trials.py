@@ -136,7 +136,7 @@ class TrainingStep:
         self._optimize([self.table, *self.head.values(), *(w for layer in self.layers for w in layer.values())])
 
     def _optimize(self, narrow: list[Any]) -> None:
-        """Make fp32 master weights of bf16 ones (`narrow`), and their optimizer, at a rate near 0, which keeps routing balanced."""
+        """Make fp32 master weights of bf16 ones (`narrow`), and their optimizer. A rate near 0 keeps routing balanced."""
         self.narrow = narrow
         self.master = [w.detach().float() for w in self.narrow]
         for wide in self.master:
