@@ -53,7 +53,7 @@ class Overridden(Document):
 
 
 def scalar(key: str, raw: object) -> object:
-    """Return text from a command line parsed as YAML; other values unchanged. Raises InputError if it is invalid."""
+    """Return `raw` parsed as YAML if it is text; other values unchanged. Raises InputError, which names `key`, if invalid."""
     if not isinstance(raw, str):
         return raw
     try:

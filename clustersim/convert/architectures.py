@@ -22,7 +22,7 @@ GPT2_NAMES, BERT_NAMES, OPT_NAMES = (single_names(kind) for kind in ("gpt2", "be
 
 
 def _qwen_windows(config: Config, layers: int) -> list[Shapes]:
-    """Return {`window`: 0} for layers before max_window_layers, {} for others, and for all if `layer_types` is set."""
+    """Return {`window`: 0} for layers before max_window_layers and {} for others; {} for all unless `use_sliding_window`."""
     first, named = config.index("max_window_layers", default=28), config.listed("layer_types", "words")
     slides = config.flag("use_sliding_window", default=False) and not named
     return [{"window": 0} if slides and layer < first else {} for layer in range(layers)]

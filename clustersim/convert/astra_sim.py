@@ -83,7 +83,7 @@ def _node(spec: AstraNetwork) -> dict[str, object]:
 
 
 def _egress(spec: AstraNetwork, i: int) -> float:
-    """Return the GiB/s that an NPU can send into a dimension over all its links there."""
+    """Return the GiB/s that an NPU can send into dimension `i` over all its links there."""
     others = spec.npus_count[i] - 1
     links = {"Ring": min(2, others), "FullyConnected": others, "Switch": min(1, others)}
     return spec.bandwidth[i] * links[spec.topology[i]]

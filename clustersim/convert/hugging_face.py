@@ -79,7 +79,7 @@ class Config:
         return value
 
     def rate(self, name: str, default: float) -> float:
-        """Return a dropout rate in [0, 1). Raises InputError for another value."""
+        """Return the dropout rate `name` in [0, 1), `default` if missing. Raises InputError for another value."""
         value = self.get(name) if name in self.keys else default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise InputError(f"{self.path}: {name} is {shown(value)}; a rate is a number from 0 to below 1")

@@ -76,7 +76,7 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _target(path: str, name: object, gated: bool) -> str:
-    """Return the target of a module, such as `layers.0.q_proj`: its last name counts. Raises InputError for an unknown name."""
+    """Return the target of a module such as `layers.0.q_proj`, by its last name. gated: of its MLP. Raises InputError if none."""
     parts = str(name).split(".")
     target = next((MODULES[candidate] for candidate in (".".join(parts[-2:]), parts[-1]) if candidate in MODULES), None)
     if target is None:

@@ -23,7 +23,7 @@ ToolRefusal = tuple[str, object, str]
 
 
 def flat(data: Mapping[str, object], is_setting: Callable[[str], object], prefix: str = "") -> dict[str, object]:
-    """Return {dotted key: value} of nested settings. A section is one setting if empty, or if `is_setting` of its key is true."""
+    """Return {`prefix` + dotted key: value} of nested settings. A section is one setting if empty or `is_setting(key)`."""
     settings: dict[str, object] = {}
     for key, value in data.items():
         name = f"{prefix}{key}"

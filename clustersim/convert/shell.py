@@ -156,7 +156,7 @@ class Shell:
         return result
 
     def _replaced(self, text: str, depth: int) -> str:
-        """Return a text with variables replaced, without output of other programs. Raises InputError if variables never end."""
+        """Return a text with variables replaced, without output of programs. Raises InputError for a `depth` beyond DEEPEST."""
         if depth > DEEPEST:
             raise InputError(f"{self.path}: variables hold each other without end; write one of them out")
         text = re.sub(r"\$\((?!\()[^()]*\)|`[^`]*`", _PRINTED, text)

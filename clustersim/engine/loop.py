@@ -219,7 +219,7 @@ class Loop:
         return True
 
     def ran(self, job: _Job, rank: int, p: int, task: int) -> bool:
-        """Execute a computation of a rank; return False, to retry later, if its end is not known yet."""
+        """Execute the computation `task` of pass `p` of a rank; return False, to retry later, if its end is not known yet."""
         event = job.pass_event[p] + job.event[task]
         if job.task[event] < 0:  # not begun
             job.task[event], job.asked[event] = task, job.now[rank]

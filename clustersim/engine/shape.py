@@ -230,7 +230,7 @@ class Shape:
         return found
 
     def task(self, number: int) -> Task:
-        """Return a task, as in its layout."""
+        """Return the task with a number (as in `line`), as in its layout."""
         return self.lines[int(self.line[number])]
 
     def place(self, task: int) -> tuple[int, int]:
@@ -244,7 +244,7 @@ class Shape:
         return int(self.event_task[event] if meeting < 0 else self.meetings.slot[meeting])
 
     def stuck(self, task: int, microbatch: int) -> DeadlockError:
-        """Return the error of a step that cannot end because a task cannot begin."""
+        """Return the error of a step that cannot end because a task of a microbatch cannot begin."""
         rank, place = self.place(task)
         program = self.plan.programs[self.plan.role[rank]]
         part, key = next(key for key, places in program.layout.templates.items() if place in places)
@@ -266,7 +266,7 @@ class _Names:
         """{(row of `Plan.groups`, family, chunk, stages ahead, number in its pass): number of the message}"""
 
     def message(self, one: PassMessage, side: str) -> int:
-        """Return the number of a message that a rank sends or receives."""
+        """Return the number of a message that a rank sends or receives. side: `send` or `receive`."""
         place = self.groups.setdefault(f"{one.family}/{side}", len(self.groups))
         row = place, self.families.setdefault(one.family, len(self.families)), *one[1:]
         return self.messages.setdefault(row, len(self.messages))

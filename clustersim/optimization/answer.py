@@ -143,7 +143,7 @@ def _too_large(case: SweepInputs, sweep: SweepSpace, space: CandidateSpace) -> O
 
 
 def _nodes(case: SweepInputs, sweep: SweepSpace, nodes: int) -> str:
-    """Return the number of nodes on which the smallest point of the space fits, and other remedies, in words."""
+    """Return in words the first doubling of `nodes` on which the smallest point of the space fits, and other remedies."""
     other = "GPUs with more memory or a smaller model"
     axes = {key: values for key, values in sweep.axes.items() if key != NODES}
     for count in (nodes * 2**power for power in range(1, DOUBLED + 1)):

@@ -28,7 +28,7 @@ from clustersim.parallel.layout import portions
 
 
 def model_flop(job: Job, full: bool = False) -> float:
-    """Return the FLOP of one step without recomputation (the numerator of MFU).
+    """Return the FLOP of one step without recomputation (the numerator of MFU). full: as in `recomputed_flop`.
 
     Frozen linears (`training.lora`) have no weight gradients, so they count twice the forward pass; attention and adapters count
     three times. Gradients before the first adapter do not count.
@@ -63,7 +63,7 @@ def adapter_flop(job: Job) -> float:
 
 
 def hardware_flop(job: Job, full: bool = False) -> float:
-    """Return the FLOP that one step executes, recomputation included (the numerator of HFU).
+    """Return the FLOP that one step executes, recomputation included (the numerator of HFU). full: as in `recomputed_flop`.
 
     As is customary, recomputation inside the backward pass of a flash kernel is not counted.
     """
@@ -112,7 +112,7 @@ def _recomputed_blocks(job: Job) -> Iterator[Model]:
 def _but_saved_flop(job: Job, kind: Model, saves: Collection[str], full: bool) -> float:
     """Return the forward FLOP of one block for the whole batch, without GEMMs and attention whose output is saved.
 
-    saves: names of the saved outputs.
+    saves: names of the saved outputs. full: as in `core_flop`.
     """
     scattered = job.parallelism.sequence_parallel and job.parallelism.tp > 1
     grouped = saved_names([name for name in job.training.recompute_saves if name not in UNGROUPED], scattered=scattered)
@@ -196,7 +196,7 @@ def encoder_attention_flop(job: Job) -> float:
 
 def core_flop(job: Job, kind: Model, full: bool = False) -> float:
     """Return the forward FLOP of scores and context of one block for the whole batch; 0 for a block without attention. An
-    indexer's scores of all keys are included."""
+    indexer's scores of all keys are included. full: whether causal and windowed attention counts in full."""
     if "attention" not in kind.mixer:
         return 0.0
     _, seq = documents(job.training)

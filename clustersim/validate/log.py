@@ -31,7 +31,7 @@ class ValidationLog:
         self.known = _read(folder / LOG)
 
     def append(self, change: str, outcome: Outcome) -> None:
-        """Add one outcome, so that a crash loses at most the one being written. Raises OSError if the log cannot be written."""
+        """Add an outcome with its `change` (see Key), so that a crash loses at most this one. Raises OSError if that fails."""
         with (self.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"ablation": change, "run": outcome}) + "\n")
 

@@ -182,7 +182,7 @@ def _between(case: TuningCase, algorithm: str, protocol: int) -> float:
 
 
 def _ring_hops(case: TuningCase, protocol: int, inside: float, between: float) -> float:
-    """Return the seconds of all hops of a ring. `inside` and `between` are the seconds of one hop in a node and between nodes."""
+    """Return the seconds of all hops of a ring. inside, between: seconds of one hop in a node, and between nodes."""
     nodes, constants = case.shape.nodes, case.constants
     if case.op in ROOTED:
         return _rooted(case, protocol, inside)

@@ -56,7 +56,7 @@ class CsvTable:
         return found
 
     def numbers(self, column: str, default: float | None, least: float = 0.0, whole: bool = False) -> Floats:
-        """Return the cells of a column as finite numbers of at least `least`.
+        """Return the cells of a column as finite (`whole`: whole) numbers of at least `least`, above it if 0 without default.
 
         Blank cells are `default`; if that is None they are errors. Raises DataError.
         """
