@@ -78,7 +78,7 @@ def train(
         check_output("--out", out, (".safetensors",), data or ())
     with naming("NAME"):
         learn = plugins.load(ROOM, name, "train")
-    measured = sources.given(data, leave_out or ())
+    measured = sources.named_data(data, leave_out or ())
     path = weights_file.shipped(name) if install else out or Path(f"{name}.safetensors")
     scratch = path.with_name(f".{path.name}.parts")
     with plugins.blaming(ROOM, name), progressing(silent=False) as progress:
@@ -136,7 +136,7 @@ def evaluate(
         from clustersim.lab.whole_models import TABLE
         from clustersim.lab.whole_models import runs as model_runs
 
-        places = sources.places(sources.given(data))
+        places = sources.places(sources.named_data(data))
         folder = next((place for place in places if (place / TABLE).is_file()), places[0])
         runs = {model.name: list(model_runs(folder, model)) for model in opened}
         records = {
@@ -146,7 +146,7 @@ def evaluate(
         lines = [line for name, part in runs.items() for line in _model_lines(name, part)]
         output.show("lab evaluate", lambda: {"models": records}, lambda: lines)
         return
-    samples = test_samples(sources.given(data), split)
+    samples = test_samples(sources.named_data(data), split)
     with naming("--predictor"):
         frames = [errors.judge(model, samples, split, scalar) for model in opened]
     rows = [row for frame in frames for row in errors.errors(frame, keys)]

@@ -96,10 +96,10 @@ PASSES = [Memory._fields.index(name) for name in RankMemory._fields[2:6]]
 """Kinds of memory that passes change, as indices of the fields of Memory."""
 
 
-def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list[RankMemory]:
+def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], at_moments: Moments) -> list[RankMemory]:
     """Return the memory of one GPU of each pipeline rank at moments of its schedule. lanes: stages of each rank, by chunk."""
-    rest, columns = _held(job, lanes, found)
-    ranks = zip(rest, pairwise(found.start.tolist()), _peaks(rest, columns, found.start), strict=True)
+    rest, columns = _held(job, lanes, at_moments)
+    ranks = zip(rest, pairwise(at_moments.start.tolist()), _peaks(rest, columns, at_moments.start), strict=True)
     return [RankMemory(own, peak, *columns[:, begin:end]) for own, (begin, end), peak in ranks]
 
 
@@ -116,7 +116,7 @@ def _peaks(rest: Sequence[Memory], columns: Floats, start: Ints) -> list[Memory]
     return [Memory(*row) for row in table.tolist()]
 
 
-def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[list[Memory], Floats]:
+def _held(job: Job, lanes: Sequence[Sequence[Stage]], at_moments: Moments) -> tuple[list[Memory], Floats]:
     """Return each rank's memory between steps, and the bytes of each kind in `PASSES` at all moments (4, moments)."""
     facts = {
         key: (
@@ -131,25 +131,25 @@ def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[l
     table = np.array([[facts[id(stage)] for stage in own] for own in lanes])
     known = {key: at_rest(job, own) for key, own in {tuple(map(id, own)): own for own in lanes}.items()}
     rest = [known[tuple(map(id, own))] for own in lanes]
-    rank = np.repeat(np.arange(len(lanes)), lengths(found.start))
-    saved, *of_pass, _, gathered_backward, gathered_forward, layer, temporaries = table[rank, found.at].T
+    rank = np.repeat(np.arange(len(lanes)), lengths(at_moments.start))
+    saved, *of_pass, _, gathered_backward, gathered_forward, layer, temporaries = table[rank, at_moments.at].T
 
     def running(backward: Floats, forward: Floats) -> Floats:
         """Return values of the pass that runs at each moment (moments,): a backward or a forward pass."""
-        return np.where(found.forward, forward, backward)
+        return np.where(at_moments.forward, forward, backward)
 
     kept, spaces = running(of_pass[0] + layer, of_pass[2]), running(of_pass[1] + temporaries, of_pass[3])
-    activations = (found.kept * table[rank, :, 0]).sum(axis=1) - saved + kept
-    unreduced = np.array([one.gradients for one in rest])[rank] + (found.unreduced * table[rank, :, 5]).sum(axis=1)
+    activations = (at_moments.kept * table[rank, :, 0]).sum(axis=1) - saved + kept
+    unreduced = np.array([one.gradients for one in rest])[rank] + (at_moments.unreduced * table[rank, :, 5]).sum(axis=1)
     return rest, np.array([activations, spaces, unreduced, running(gathered_backward, gathered_forward)])
 
 
-def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Memory]:
+def peaks(job: Job, parts: Sequence[Sequence[Stage]], at_moments: Moments) -> list[Memory]:
     """Return the peak memory of the GPU of each pipeline rank that needs most.
 
-    parts: all stages, for each position in the ep group. found: `moments` of the job's schedule.
+    parts: all stages, for each position in the ep group. at_moments: `moments` of the job's schedule.
     """
-    ranks = zip(*(_peaks(*_held(job, job.lanes(part), found), found.start) for part in parts), strict=True)
+    ranks = zip(*(_peaks(*_held(job, job.lanes(part), at_moments), at_moments.start) for part in parts), strict=True)
     return [max(lane, key=attrgetter("total")) for lane in ranks]
 
 

@@ -265,10 +265,10 @@ class _Names:
         self.messages: dict[tuple[int, ...], int] = {}
         """{(row of `Plan.groups`, family, chunk, stages ahead, number in its pass): number of the message}"""
 
-    def message(self, one: PassMessage, side: str) -> int:
+    def message(self, message: PassMessage, side: str) -> int:
         """Return the number of a message that a rank sends or receives. side: `send` or `receive`."""
-        place = self.groups.setdefault(f"{one.family}/{side}", len(self.groups))
-        row = place, self.families.setdefault(one.family, len(self.families)), *one[1:]
+        place = self.groups.setdefault(f"{message.family}/{side}", len(self.groups))
+        row = place, self.families.setdefault(message.family, len(self.families)), *message[1:]
         return self.messages.setdefault(row, len(self.messages))
 
     def layout(self, layout: Layout) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
@@ -422,8 +422,8 @@ def _op(task: Task) -> int:
     return LAUNCH
 
 
-def _runs(one: Ints, other: Ints) -> tuple[Ints, Ints]:
+def _runs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
     """Return the first row of each run of rows in which two columns stay the same, and the run of each row."""
-    new = np.ones(len(one), bool)
-    np.logical_or(one[1:] != one[:-1], other[1:] != other[:-1], out=new[1:])
+    new = np.ones(len(first), bool)
+    np.logical_or(first[1:] != first[:-1], second[1:] != second[:-1], out=new[1:])
     return new.nonzero()[0], new.cumsum() - 1

@@ -163,9 +163,9 @@ def _title(kind: str, part: Any) -> str:
     return f"{kind} ({len(part):,} kernels)"
 
 
-def _points(plot: Plot, some: Any, looks: Mapping[str, MarkLook]) -> dict[str, MarkLook]:
-    """Draw a mark at (`seconds`, `y`) of each row of `some`, by GPU. Return the looks of GPUs with rows."""
-    own = {gpu: some.filter(pl.col("gpu") == gpu).select("seconds", "y").rows() for gpu in looks}
+def _points(plot: Plot, kernels: Any, looks: Mapping[str, MarkLook]) -> dict[str, MarkLook]:
+    """Draw a mark at (`seconds`, `y`) of each row of `kernels`, by GPU. Return the looks of GPUs with rows."""
+    own = {gpu: kernels.filter(pl.col("gpu") == gpu).select("seconds", "y").rows() for gpu in looks}
     for gpu, rows in own.items():
         plot.marks(rows, looks[gpu][1], looks[gpu][0])
     return {gpu: looks[gpu] for gpu, rows in own.items() if rows}

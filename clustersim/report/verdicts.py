@@ -92,10 +92,10 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
     return sentences
 
 
-def slower_overlap(how: str, step: float, plain: float) -> str:
-    """Return the warning for tensor-parallel overlap `how` that lengthens a step: to `step` seconds, from `plain` without."""
+def slower_overlap(overlap: str, step: float, plain: float) -> str:
+    """Return the warning for tensor-parallel overlap `overlap` that lengthens a step: to `step` seconds, from `plain` without."""
     return (
-        f"parallelism.overlap.tp: {how} makes the step {step / plain - 1:.1%} longer: {seconds(plain)} without; "
+        f"parallelism.overlap.tp: {overlap} makes the step {step / plain - 1:.1%} longer: {seconds(plain)} without; "
         "chunks of these layers are too small to hide what they cost, so leave it out"
     )
 

@@ -264,9 +264,9 @@ def read(path: Path) -> list[Run]:
     return result
 
 
-def repeated(path: Path, run: Run, where: str) -> Run:
-    """Return an unreadable run with a new id. run: its id is used already, in the row or file named by `where`."""
-    what = f"id: {shown(run.id)} stands in {where} already; give every run its own"
+def repeated(path: Path, run: Run, first_place: str) -> Run:
+    """Return an unreadable run with a new id. run: its id is used already, in the row or file named by `first_place`."""
+    what = f"id: {shown(run.id)} stands in {first_place} already; give every run its own"
     error = ConfigError(str(path), run.line, 1, what)
     return replace(run, id=f"{run.id} ({path.name}:{run.line})", unreadable=run.unreadable or str(error))
 

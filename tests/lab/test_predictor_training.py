@@ -58,7 +58,7 @@ def named(weights, gpu):
 
 
 def test_a_gpu_left_out_leaves_no_parameter(data, short):
-    out = sources.given([data], ["A100_SXM", "t4"])
+    out = sources.named_data([data], ["A100_SXM", "t4"])
     assert out.leave_out == ("a100-sxm-80gb", "t4")
     for name, split in dataset.splits(out, 0).items():
         assert not {"a100_sxm", "Tesla T4"} & {*split.train.gpu}, name
@@ -167,13 +167,13 @@ def test_missing_tables_and_columns_are_named(tmp_path, data):
     with pytest.raises(DataError, match="cannot be read as parquet"):
         tables.fp32(tmp_path, "train")
     with pytest.raises(DataError, match="no such file or folder"):
-        sources.given([tmp_path / "none"])
+        sources.named_data([tmp_path / "none"])
 
 
 def test_no_folder_is_one_sentence(monkeypatch):
     monkeypatch.delenv("CLUSTERSIM_DATA", raising=False)
     with pytest.raises(DataError, match=r"pass --data DIR or set \$CLUSTERSIM_DATA"):
-        sources.given()
+        sources.named_data()
 
 
 def test_samples_carry_the_flop_and_bytes_of_their_kernels(data):

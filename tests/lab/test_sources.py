@@ -112,7 +112,7 @@ def test_neusights_checkout_is_read_like_the_table(checkout):
 
 def test_every_part_of_a_checkout_can_be_named(checkout, systems):
     for below in ("", "scripts/asplos/data"):
-        assert sources.given([checkout / below])
+        assert sources.named_data([checkout / below])
     for below in ("", "src/aiconfigurator/systems", "src/aiconfigurator/systems/data"):
         assert sources.holds(systems / below, ATTENTION)
 
@@ -145,12 +145,12 @@ def test_what_git_lfs_left_out_is_said(systems):
 
 def test_places_that_hold_nothing_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"has no measurements; it should have .* or a checkout of ai-dynamo"):
-        sources.given([tmp_path])
+        sources.named_data([tmp_path])
     with pytest.raises(DataError, match="no such file or folder"):
-        sources.given([tmp_path / "none"])
+        sources.named_data([tmp_path / "none"])
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(DataError, match="neither a folder nor a CSV or parquet file"):
-        sources.given([tmp_path / "notes.txt"])
+        sources.named_data([tmp_path / "notes.txt"])
 
 
 def test_places_add_up(data, checkout, systems):
@@ -181,7 +181,7 @@ def test_own_measurements_join_training_and_are_judged(data, tmp_path):
 def test_own_measurements_beside_the_tables_are_found(tmp_path):
     (tmp_path / "measurements").mkdir()
     (tmp_path / "measurements/a.csv").write_text(OWN)
-    assert len(samples_to_judge(sources.given([tmp_path]))["half/linear"]) == 2
+    assert len(samples_to_judge(sources.named_data([tmp_path]))["half/linear"]) == 2
     (tmp_path / "measurements/a.csv").write_text(OWN.splitlines()[0] + "\n")
     with pytest.raises(DataError, match="has no kernel measured in a burst"):
         samples_to_judge(tmp_path)
@@ -189,14 +189,14 @@ def test_own_measurements_beside_the_tables_are_found(tmp_path):
 
 def test_leaving_out_an_unknown_gpu_is_refused(data):
     with pytest.raises(InputError, match=r"--leave-out: unknown GPU 'h1000'; did you mean 'h100'\?"):
-        sources.given([data], ["h1000"])
+        sources.named_data([data], ["h1000"])
 
 
 def test_leaving_out_all_gpus_leaves_nothing_to_learn(data):
     with pytest.raises(
         DataError, match=r"no measured kernels of fp32/linear, .* without t4, a100-pcie-40gb; the tables must"
     ):
-        dataset.splits(sources.given([data], ["t4", "a100-pcie-40gb"]), 0)
+        dataset.splits(sources.named_data([data], ["t4", "a100-pcie-40gb"]), 0)
 
 
 def test_an_interrupted_training_goes_on(data, tmp_path):

@@ -72,28 +72,28 @@ def read(path: Path, lines: list[str], in_place: bool = False) -> NcclTestsLog:
     )
 
 
-def checked(where: str, size: int, seconds: float, text: str) -> tuple[int, float]:
-    """Return (bytes, seconds) of a row. Raises InputError with `where` and `text` unless both numbers are finite and above 0."""
+def checked(place: str, size: int, seconds: float, text: str) -> tuple[int, float]:
+    """Return (bytes, seconds) of a row. Raises InputError with `place` and `text` unless both numbers are finite and above 0."""
     if 0 < size < _HUGE and 0 < seconds < math.inf:
         return size, seconds
-    raise InputError(f"{where}: {text}; times and sizes must be finite and above 0")
+    raise InputError(f"{place}: {text}; times and sizes must be finite and above 0")
 
 
-def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> tuple[float, str]:
+def _time(place: str, words: list[str], columns: list[str], in_place: bool) -> tuple[float, str]:
     """Return (seconds, text for messages) of a row. The first column `time` is out of place, the second in place.
 
-    Raises InputError, with the place `where`, if the row does not match the columns or has an invalid time.
+    Raises InputError, with the place `place`, if the row does not match the columns or has an invalid time.
     """
     times = [i for i, name in enumerate(columns) if name == "time"]
     if len(words) != len(columns):
         why = f"{len(words)} columns under a head of {len(columns)}; give the output as it was printed"
-        raise InputError(f"{where}: {why}")
+        raise InputError(f"{place}: {why}")
     text = words[times[-1 if in_place else 0]]
     try:
         return float(text) * 1e-6, f"{words[0]} bytes in {text} us"
     except ValueError:
         drop = f"drop the row{', or --in-place' if in_place else ''}"
-        raise InputError(f"{where}: {text} is not a time in us; {drop}") from None
+        raise InputError(f"{place}: {text} is not a time in us; {drop}") from None
 
 
 def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place: bool = False) -> dict[int, float]:

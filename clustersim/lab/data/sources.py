@@ -40,7 +40,7 @@ class Data(NamedTuple):
     leave_out: tuple[str, ...] = ()
 
 
-def given(paths: Sequence[Path] | None = None, leave_out: Iterable[str] = ()) -> Data:
+def named_data(paths: Sequence[Path] | None = None, leave_out: Iterable[str] = ()) -> Data:
     """Return the data that a command line names: `paths`, or else $CLUSTERSIM_DATA. leave_out: GPUs' names.
 
     Raises DataError for a missing or empty place, and InputError for an unknown GPU.

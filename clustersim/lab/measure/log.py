@@ -125,19 +125,19 @@ def _place(device: Device) -> dict[str, Any]:
     return {"gpu": device.gpu, "torch": device.torch, "cuda": device.cuda}
 
 
-def name(one: Case | DutyCase | Trial) -> str:
+def name(item: Case | DutyCase | Trial) -> str:
     """Return the name of a case or trial for progress lines."""
-    if isinstance(one, DutyCase):
-        rest = f" {100 * one.share:.0f} % of time, {one.filler}" if one.share < 1 else ""
-        return f"{one.seconds:g} s of {name(one.case)}{rest}"
-    if isinstance(one, Trial):
-        model = f"{one.model.name} seq {one.seq} × {one.micro_batch}" if one.model else ""
-        mode, amount = one.mode if one.model else "", f"{one.amount:,}" if one.amount else ""
-        parts: tuple[str, ...] = (one.what, model, mode, one.variant, amount)
+    if isinstance(item, DutyCase):
+        rest = f" {100 * item.share:.0f} % of time, {item.filler}" if item.share < 1 else ""
+        return f"{item.seconds:g} s of {name(item.case)}{rest}"
+    if isinstance(item, Trial):
+        model = f"{item.model.name} seq {item.seq} × {item.micro_batch}" if item.model else ""
+        mode, amount = item.mode if item.model else "", f"{item.amount:,}" if item.amount else ""
+        parts: tuple[str, ...] = (item.what, model, mode, item.variant, amount)
     else:
-        k = one.kernel
+        k = item.kernel
         shape = "×".join(str(size) for size in (k.batch, k.m, k.n, k.k) if size)
-        parts = (k.kind, k.op, k.dtype, one.layout, shape, one.note)
+        parts = (k.kind, k.op, k.dtype, item.layout, shape, item.note)
     return " ".join(part for part in parts if part)
 
 

@@ -84,10 +84,10 @@ class Bench:
             self.device.release()
         return self._rows() - before
 
-    def _tried(self, one: WorkItem) -> Iterator[str]:
+    def _tried(self, item: WorkItem) -> Iterator[str]:
         """Yield a line per measured row, or the reason without one. A kernel that a GPU or torch refuses must not end the run."""
         try:
-            yield from self._one(one)
+            yield from self._one(item)
         except ClustersimError:
             raise  # a file that cannot be written
         except Unavailable as reason:
@@ -99,11 +99,11 @@ class Bench:
         """Return the number of rows in the files of kernels, steps and clocks."""
         return len(self.kernels.known) + len(self.wholes.known) + len(self.clocks.known)
 
-    def _one(self, one: WorkItem) -> Iterator[str]:
+    def _one(self, item: WorkItem) -> Iterator[str]:
         """Yield a line per measured row; nothing for what the files have."""
-        if isinstance(one, Trial):
-            return self._trial(one)
-        return self._duty(one) if isinstance(one, DutyCase) else self._case(one)
+        if isinstance(item, Trial):
+            return self._trial(item)
+        return self._duty(item) if isinstance(item, DutyCase) else self._case(item)
 
     def _case(self, case: Case) -> Iterator[str]:
         """Measure a kernel in short bursts, and append its row. Yield its speed; nothing if its row is known."""
@@ -189,9 +189,9 @@ def time_rows(
         }
 
 
-def sibling(out: Path, what: str) -> Path:
-    """Return the path of a file for rows `what`: `kernels_clock.csv` for `kernels.csv` and `clock`."""
-    return out.with_name(f"{out.stem}_{what}{out.suffix}")
+def sibling(out: Path, content: str) -> Path:
+    """Return the path of a file for rows `content`: `kernels_clock.csv` for `kernels.csv` and `clock`."""
+    return out.with_name(f"{out.stem}_{content}{out.suffix}")
 
 
 def wholes_file(out: Path) -> Path:

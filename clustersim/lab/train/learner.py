@@ -48,7 +48,7 @@ def get(name: str) -> Learner:
     return found
 
 
-def of(predictor: Learned) -> Learner | None:
+def learner_of(predictor: Learned) -> Learner | None:
     """Return the learner of a predictor; None for an outside one."""
     return get(predictor.name) if predictor.name in plugins.names(ROOM) else None
 
@@ -61,7 +61,7 @@ def scalable(predictor: Predictor, name: str) -> bool:
     """Return whether `with_scalar` supports `predictor`: its learner calibrates, and class `name` has a speed of GEMMs."""
     if not isinstance(predictor, Learned) or "gemm.level" not in predictor.weights.classes.get(name, {}):
         return False
-    how = of(predictor)
+    how = learner_of(predictor)
     return how is not None and how.calibrate is not None
 
 
@@ -70,7 +70,7 @@ def with_scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> tu
 
     `samples` are kernels of the class `name` on `gpu`. The few are drawn at random with a fixed seed.
     """
-    how = of(predictor)
+    how = learner_of(predictor)
     assert how is not None
     assert how.calibrate is not None
     few = drawn(samples)

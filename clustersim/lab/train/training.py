@@ -138,7 +138,7 @@ def learn(
         classes |= dict.fromkeys(names, found)
     held_out = {name: _judge(learner, classes, name, plan, seed, progress) for name in plan}
     owners = [name for name in learner.own[0] if name in plan] if learner.own else []
-    owned = {name: _own(learner, classes, name, plan[name], seed, progress) for name in owners}
+    owned = {name: _with_own(learner, classes, name, plan[name], seed, progress) for name in owners}
     residuals = {
         name: one.residuals + (owned[name].residuals if name in owned else []) for name, one in held_out.items()
     }
@@ -169,7 +169,7 @@ def _bundles(learner: Learner, plan: Mapping[str, TrainTestSplit]) -> list[tuple
     return [names for names in shared if names] + [(n,) for n in plan if not any(n in names for names in shared)]
 
 
-def _own(
+def _with_own(
     learner: Learner,
     classes: dict[str, dict[str, Floats]],
     name: str,

@@ -287,25 +287,25 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
     return log_seconds
 
 
-def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return weights of rows, and of `names` (sum 1); each generation and type has its WEIGHT. own: index of a row's name."""
+def _weights(boards: Mapping[str, Gpu], names: list[str], group: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return weights of rows, and of `names` (sum 1); each generation and type has its WEIGHT. group: index of a row's name."""
     kinds = [boards[name].architecture for name in names]
     family = [f"{GENERATIONS.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
     share = np.array([WEIGHT.get(a, 1.0) / family.count(f) for a, f in zip(kinds, family, strict=True)])
-    counts = np.bincount(own, minlength=len(names))
-    return share[own] / counts[own], share / share.sum()
+    counts = np.bincount(group, minlength=len(names))
+    return share[group] / counts[group], share / share.sum()
 
 
-def _settled(found: Mapping[str, Floats], names: list[str], shares: Floats) -> dict[str, Floats]:
-    """Return `found` with `gpu.speed` as `speed.GPU.TYPE` and its means `level.TYPE`, `gemm.level`; `dispatch`, `busy` (s)."""
-    speeds = found["gpu.speed"]
-    result = {name: value for name, value in found.items() if not name.startswith("gpu.")}
+def _settled(fitted: Mapping[str, Floats], names: list[str], shares: Floats) -> dict[str, Floats]:
+    """Return `fitted` with `gpu.speed` as `speed.GPU.TYPE` and its means `level.TYPE`, `gemm.level`; `dispatch`, `busy` (s)."""
+    speeds = fitted["gpu.speed"]
+    result = {name: value for name, value in fitted.items() if not name.startswith("gpu.")}
     result |= {f"speed.{name}": speeds[:, [column]] for column, name in enumerate(names)}
     result["gemm.level"] = (speeds @ shares)[:, None]
     for dtype in dict.fromkeys(name.rpartition(".")[2] for name in names):
         those = np.array([name.endswith(f".{dtype}") for name in names])
         result[f"level.{dtype}"] = (speeds[:, those] @ (shares[those] / shares[those].sum()))[:, None]
-    dispatch = float((np.exp(found["gpu.dispatch"]) @ shares).mean()) if "gpu.dispatch" in found else 0.0
+    dispatch = float((np.exp(fitted["gpu.dispatch"]) @ shares).mean()) if "gpu.dispatch" in fitted else 0.0
     return result | {"dispatch": np.array([dispatch]), "busy": np.array([LAUNCH if dispatch else 0.0])}
 
 
