@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from clustersim.convert import decoders
 from clustersim.convert.decoders import KEYS, PLAIN, Architecture, Shapes, optional, single_names, state_space
@@ -251,7 +252,8 @@ def _families() -> dict[str, Architecture]:
     """Return {model_type: architecture} of the table, whose rules and readers are functions here or in `decoders`."""
     named = {**vars(decoders), **globals()}
 
-    def read(key: str, value: object) -> object:
+    def read(key: str, value: object) -> Any:
+        """Return a value of the table, with the functions that it names."""
         if isinstance(value, list):
             return tuple(named[str(item)] if key == "rules" else item for item in value)
         return named[str(value)] if key in ("more", "reader") else value
