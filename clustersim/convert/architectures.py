@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from clustersim.convert import decoders
-from clustersim.convert.decoders import KEYS, PLAIN, Architecture, Shapes, optional, single_names, state_space
+from clustersim.convert.decoders import KEYS, PLAIN, Architecture, Shapes, families, optional, single_names, state_space
 from clustersim.convert.hugging_face import Config
-from clustersim.convert.table import records_of
 from clustersim.errors import InputError, shown, suggest
 
 VISION = "the vision encoder"
@@ -248,23 +246,7 @@ def switch(config: Config) -> Shapes:
     return {**t5(config), **routed, **blocks, "dropout": _drops(config, dropout_rate=0.1)}
 
 
-def _families() -> dict[str, Architecture]:
-    """Return {model_type: architecture} of the table, whose rules and readers are functions here or in `decoders`."""
-    named = {**vars(decoders), **globals()}
-
-    def read(key: str, value: object) -> Any:
-        """Return a value of the table, with the functions that it names."""
-        if isinstance(value, list):
-            return tuple(named[str(item)] if key == "rules" else item for item in value)
-        return named[str(value)] if key in ("more", "reader") else value
-
-    rows = {
-        kind: {key: read(key, value) for key, value in row.items()} for kind, row in records_of("architectures").items()
-    }
-    return {kind: Architecture(**row) for kind, row in rows.items()}
-
-
-ARCHITECTURES = _families()
+ARCHITECTURES = families(__name__)
 """{model_type: row of the table}"""
 
 

@@ -7,12 +7,13 @@ unread key that may change shapes raises an InputError that names it.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
 from clustersim.convert.hugging_face import Config
-from clustersim.convert.table import records, words
+from clustersim.convert.table import records, records_of, words
 from clustersim.errors import InputError, shown
 
 Shapes = dict[str, object]
@@ -85,6 +86,21 @@ class Architecture(NamedTuple):
         shapes = self.reader(config) if self.reader else decoder(config, self)
         unread(config, self)
         return shapes
+
+
+def families(module: str) -> dict[str, Architecture]:
+    """Return {model_type: architecture} of the table. module: name of another one with its functions."""
+    named = globals() | vars(sys.modules[module])
+
+    def read(key: str, value: object) -> object:
+        """Return a value of the table with the functions that it names."""
+        if isinstance(value, list):
+            return tuple(named[str(item)] if key == "rules" else item for item in value)
+        return named[str(value)] if key in ("more", "reader") else value
+
+    defaults, table = Architecture._field_defaults, records_of("architectures").items()
+    rows = {kind: {**defaults, **{key: read(key, value) for key, value in row.items()}} for kind, row in table}
+    return {kind: Architecture._make(row.values()) for kind, row in rows.items()}
 
 
 def text_model(config: Config, sections: Iterable[str] = ()) -> Config:

@@ -33,12 +33,12 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 7_476,
+    "engine": 7_552,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_283,
     "topology": 5_183,
     "collectives": 4_689,
     "cli": 3_631,
-    "report": 4_161,
+    "report": 4_168,
     "validate": 3_363,
     "predictors": 3_054,
     "parallel": 3_623,
