@@ -18,6 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from clustersim import preparation
+from clustersim.cache import Cache
 from clustersim.sweeps import runner
 from clustersim.sweeps.evaluate import Files, SweepInputs, load
 from clustersim.sweeps.space import points
@@ -55,6 +57,7 @@ def clustersim(topology: str, gpus: int, engine: str) -> None:
     """Print what the splits, all schedules and more microbatches cost on one cluster."""
 
     def case() -> SweepInputs:
+        preparation.FORECASTS = Cache(16, 1)  # a first pass knows no kernel
         return load(Files(str(ROOT / "topologies" / topology), str(ROOT / "workloads" / "gpt3.yaml"), {}, engine))
 
     batch = gpus * 3 // 2

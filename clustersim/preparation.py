@@ -34,7 +34,7 @@ from clustersim.parallel.memory import Memory
 from clustersim.parallel.offload import host_peaks, must_fit_hosts, offloads
 from clustersim.parallel.stages import Layers, Stage, stages
 from clustersim.predictors import attention_generations, base, clocks
-from clustersim.predictors.forecasts import Forecasts, KnownKernel
+from clustersim.predictors.forecasts import Forecasts
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import Bounds
 from clustersim.report.summary import Forecast, fullest
@@ -49,8 +49,8 @@ ROOM = 48 << 20
 """Largest number of bytes that each cache keeps. Sizes were measured on sweeps of GPT-3 over thousands of splits."""
 ACTION, TASK = 12, 290
 """Bytes of an action of a schedule, and of a task of a script with its share of kernels (measured with FSDP)."""
-PREDICTORS = 8
-"""Largest number of cached predictors, each for the node type that used it last."""
+FORECASTS = Cache(16, 1)
+"""Forecasts of predictors by GPU, which all clusters of the process share."""
 
 
 class Written(NamedTuple):
@@ -111,7 +111,7 @@ SIZES: Mapping[str, float] = {
 class Preparation:
     """Prepares jobs for one cluster. `fullest` is the largest share of a GPU's memory that a job may need."""
 
-    __slots__ = ("_bounds", "_jobs", "_predictors", "_schedules", "cluster", "fullest")
+    __slots__ = ("_bounds", "_jobs", "_schedules", "cluster", "fullest")
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Prepare jobs for `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
@@ -119,18 +119,13 @@ class Preparation:
         self._jobs = {name: Cache(ROOM, weight) for name, weight in SIZES.items()}
         self._schedules = Cache(2 * ROOM, lambda kept: kept.weight)
         self._bounds = Cache(ROOM, 10_000)
-        self._predictors = Cache(PREDICTORS, 1)
 
     def for_cluster(self, cluster: Topology) -> Preparation:
         """Return a preparation for a cluster whose nodes have the same sizes, which shares this one's stages, schedules and
-        scripts.
-
-        Kernel forecasts for GPUs of the same name are shared too.
-        """
+        scripts."""
         prepared = Preparation(cluster)
         prepared.fullest = self.fullest
         prepared._jobs, prepared._schedules = self._jobs, self._schedules
-        prepared.know(self.known())
         return prepared
 
     def structure(self, job: Job) -> Structure:
@@ -334,30 +329,16 @@ class Preparation:
                 with suppress(ClustersimError):
                     self._forecasts(job, kind).seconds(list(known), job.spec.clocks)
 
-    def known(self) -> dict[str, dict[str, dict[Kernel, KnownKernel]]]:
-        """Return {GPU: {predictor: {kernel: forecast}}} of all cached forecasts, as input of `know` in another process."""
-        by_gpu: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
-        for forecasts in [answer for _, answer in self._predictors.items()]:
-            by_gpu.setdefault(forecasts.gpu.name, {})[forecasts.name] = forecasts.known
-        return by_gpu
-
-    def know(self, forecasts: Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]) -> None:
-        """Add the cached forecasts of another process or cluster."""
-        for kind, node_type in enumerate(self.cluster.kinds):
-            for name, known in forecasts.get(node_type.gpu.name, {}).items():
-                self._forecasts_of(name, kind).known.update(known)
-
     def _forecasts(self, job: Job, kind: int) -> Forecasts:
         """Return the forecasts for a job on a node type. Raises ConfigError for attention that its GPU does not support."""
         try:
             attention_generations.check(job.training.attention, self.cluster.kinds[kind].gpu)
         except InputError as error:
             raise job.error("training.attention", str(error)) from error
-        return self._forecasts_of(job.spec.predictor, kind)
-
-    def _forecasts_of(self, name: str, kind: int) -> Forecasts:
-        """Return the forecasts of a predictor, by name, for the GPU of a node type."""
-        return self._predictors.once((name, kind), lambda: Forecasts(get(name), self.cluster.kinds[kind].gpu, name))
+        name, gpu = job.spec.predictor, self.cluster.kinds[kind].gpu
+        # a name may stand for another function than before if it is a plug-in's
+        question = plugins.load(base.ROOM, name, "load"), id(gpu)
+        return FORECASTS.once(question, lambda: Forecasts(get(name), gpu))
 
 
 def rows(job: Job, microbatches: int) -> tuple[Hashable, ...]:

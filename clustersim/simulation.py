@@ -123,15 +123,10 @@ class Simulator:
         return Simulator, (self.cluster, self.unlikely)  # another process rebuilds its own caches
 
     def with_cluster(self, cluster: Topology) -> Simulator:
-        """Return a simulator for another cluster that shares this one's forecasts for GPUs of the same name.
-
-        If the nodes have the same sizes, it also shares the caches of jobs.
-        """
+        """Return a simulator for another cluster that shares this one's caches of jobs if the nodes have the same sizes."""
         simulator = Simulator(cluster, self.unlikely)
         if np.array_equal(cluster.numbering.first, self.cluster.numbering.first):
             simulator.preparation, simulator._placed = self.preparation.for_cluster(cluster), self._placed
-        else:
-            simulator.preparation.know(self.preparation.known())
         return simulator
 
     @uncollected()

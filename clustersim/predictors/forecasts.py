@@ -39,13 +39,13 @@ class KnownKernel(NamedTuple):
 class Forecasts:
     """Forecasts of a predictor for one GPU, each computed once. The cache is cleared when it is full.
 
-    known: {kernel: its cached forecast}. name: name of the predictor as the user wrote it; may be empty.
+    known: {kernel: its cached forecast}.
     """
 
-    __slots__ = ("_seconds", "gpu", "known", "name", "predictor")
+    __slots__ = ("_seconds", "gpu", "known", "predictor")
 
-    def __init__(self, predictor: Predictor, gpu: Gpu, name: str = "") -> None:
-        self.predictor, self.gpu, self.name = predictor, gpu, name
+    def __init__(self, predictor: Predictor, gpu: Gpu) -> None:
+        self.predictor, self.gpu = predictor, gpu
         self.known: dict[Kernel, KnownKernel] = {}
         self._seconds: dict[Clocks, dict[Kernel, float]] = {}
 

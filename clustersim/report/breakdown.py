@@ -89,6 +89,8 @@ PART_OF = {
     "cp_ring": "cp",
 }
 """{family of flows: family under which it is counted}"""
+WHOLE_WAITS = {"receive": "pp", "send": "pp", HOST: HOST}
+"""{name of a wait: family under which all of its time is counted}; of other waits, only the time of the transfer counts."""
 _ROUNDING = 1e-13  # relative to the step: smaller values are rounding errors of the sums and not bubbles
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 """Parts that every breakdown has, in its order; other families of flows follow."""
@@ -184,46 +186,38 @@ def _waited(record: Record) -> Iterable[Part]:
     """Yield the exposed communication that compute streams wait for. The rest of the waits is for other ranks."""
     shape, wait, event, begin = record.shape, record.shape.executed_wait, record.wait_event, record.wait_begin
     names, kind = record.wait_kinds
-    messages = shape.wait_stage >= 0
     # until a message is sent, its receiver waits for another rank
-    sent = np.where(messages[wait], record.requested[event], -np.inf)
+    sent = np.where((shape.wait_stage >= 0)[wait], record.requested[event], -np.inf)
     end = record.ends[event]
     long = np.where(event >= 0, np.maximum(end - np.maximum(begin, sent), 0.0), 0.0)
     seconds, rank = summed(wait, long, len(kind)), shape.wait_rank
-    sends = messages | np.array([name == "send" for name in names], bool)[kind]
-    yield "pp", rank[sends], seconds[sends]
-    hosts = np.array([name == HOST for name in names], bool)[kind]
-    if hosts.any():
-        yield HOST, rank[hosts], seconds[hosts]
-    shown = np.array([bool(name) for name in names], bool)[kind]
-    rows = np.flatnonzero((shown & ~sends & ~hosts)[wait] & (long > 0.0))
-    row_wait = wait[rows]
-    moved = _moved(record, kind[row_wait], rank[row_wait], begin[rows], end[rows])
     for number, name in enumerate(names):
-        of_kind = kind[row_wait] == number
-        if of_kind.any():
-            yield PART_OF.get(name, name), rank[row_wait[of_kind]], moved[of_kind]
+        of_kind = kind == number
+        if name in WHOLE_WAITS:
+            yield WHOLE_WAITS[name], rank[of_kind], seconds[of_kind]
+        elif name:
+            rows = np.flatnonzero(of_kind[wait] & (long > 0.0))
+            moved = _moved(record, name, rank[wait[rows]], begin[rows], end[rows])
+            yield PART_OF.get(name, name), rank[wait[rows]], moved
 
 
-def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -> Floats:
+def _moved(record: Record, name: str, rank: Ints, begin: Floats, end: Floats) -> Floats:
     """Return the seconds of each wait, from `begin` to `end`, in which the awaited collective transferred data.
 
-    The rest is waiting for peers. `kind` and `rank` belong to each wait. The collectives of a stream run one after the other, so
-    those that may transfer during a wait are consecutive. One more on either side covers rounding of the start.
+    The rest is waiting for peers. name: stream that all waits are for. `rank` belongs to each wait. The collectives of a stream
+    run one after the other, so those that may transfer during a wait are consecutive. One more on either side covers rounding of
+    the start.
     """
-    shape, tasks = record.shape, record.tasks
-    names, stream = {name: number for number, name in enumerate(tasks.shape.streams)}, tasks.shape.stream
-    stream_of_wait = np.array([names.get(name, -1) for name in record.wait_kinds[0]], np.int64)[kind]
-    events = np.flatnonzero(np.isin(stream, stream_of_wait)[shape.event_task])
-    starts, ends = record.starts[events], record.ends[events]
-    track = shape.event_rank[events] * len(names) + stream[shape.event_task[events]]
-    track_of_wait = rank * len(names) + stream_of_wait
+    shape = record.shape
+    on_stream = shape.stream == shape.streams.index(name) if name in shape.streams else np.zeros(len(shape.op), bool)
+    events = np.flatnonzero(on_stream[shape.event_task])
+    starts, ends, track = record.starts[events], record.ends[events], shape.event_rank[events]
     order = np.lexsort((ends, track))
     track, starts, ends = track[order], starts[order], ends[order]
     share = 0.5 / record.ends.max()
-    first = np.maximum(np.searchsorted(track + share * ends, track_of_wait + share * begin) - 1, 0)
-    last = np.minimum(np.searchsorted(track + share * starts, track_of_wait + share * end) + 1, len(track))
+    first = np.maximum(np.searchsorted(track + share * ends, rank + share * begin) - 1, 0)
+    last = np.minimum(np.searchsorted(track + share * starts, rank + share * end) + 1, len(track))
     count = last - first
     wait, place = np.repeat(np.arange(len(count)), count), ranges(first, last)
     moved = np.minimum(ends[place], end[wait]) - np.maximum(starts[place], begin[wait])
-    return summed(wait, np.maximum(moved, 0.0) * (track[place] == track_of_wait[wait]), len(count))
+    return summed(wait, np.maximum(moved, 0.0) * (track[place] == rank[wait]), len(count))

@@ -20,12 +20,10 @@ from clustersim.costs.figures import Figures
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, keeping_inputs
-from clustersim.model.kernel import Kernel
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
 from clustersim.predictors.base import ROOM
-from clustersim.predictors.forecasts import KnownKernel
 from clustersim.report.summary import network_warnings
 from clustersim.simulation import Simulator
 from clustersim.sweeps.space import Point
@@ -51,8 +49,6 @@ CLUSTERS = 16
 """Largest number of cached clusters."""
 COLUMNS = NAMES | {option.key: option.name for option in cluster_options.OPTIONS}
 """{dotted key: name of its column}, where the name is shorter."""
-Known = Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]
-"""{GPU: {predictor: {kernel: forecast}}} of existing forecasts."""
 
 
 class Files(NamedTuple):
@@ -97,8 +93,6 @@ class SweepInputs:
     """Cached jobs of points."""
     clusters: Cache = field(default_factory=lambda: Cache(CLUSTERS, 1), repr=False)
     """Cached clusters of points."""
-    forecasts: dict[str, Mapping[str, Mapping[Kernel, KnownKernel]]] = field(default_factory=dict, repr=False)
-    """Forecasts from other processes, by GPU and predictor."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return SweepInputs, (
@@ -134,9 +128,7 @@ class SweepInputs:
         else:
             what = "is a key of a cluster that is built already"
             raise InputError(f"{next(iter(changes))}: {what}; give a file, a shipped name or a mapping")
-        simulator = Simulator(built, self.unlikely)
-        simulator.preparation.know(self.forecasts)
-        return SweepCluster(simulator, rates(built, self.costs))
+        return SweepCluster(Simulator(built, self.unlikely), rates(built, self.costs))
 
     def resolved(self, point: Point) -> str | None:
         """Return a key of the complete configuration of a point, equal for equivalent points; None if it is illegal."""
@@ -147,25 +139,6 @@ class SweepInputs:
         except InputError:
             return None
         return json.dumps(parts, sort_keys=True)
-
-    def know(self, known: Known) -> None:
-        """Add the forecasts of other processes, also to clusters that exist already."""
-        self.forecasts.update(known)
-        for cluster in self._built():
-            cluster.simulator.preparation.know(known)
-
-    def known(self) -> Known:
-        """Return all forecasts, by GPU."""
-        forecasts: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
-        for cluster in self._built():
-            for gpu, known in cluster.simulator.preparation.known().items():
-                for predictor, kernels in known.items():
-                    forecasts.setdefault(gpu, {}).setdefault(predictor, {}).update(kernels)
-        return forecasts
-
-    def _built(self) -> list[SweepCluster]:
-        """Return the clusters that were built so far."""
-        return [cluster for _, cluster in self.clusters.items()]
 
 
 def load(files: Files, unlikely: bool = True) -> SweepInputs:
@@ -179,21 +152,16 @@ def load(files: Files, unlikely: bool = True) -> SweepInputs:
 
 
 def learn(case: SweepInputs, points: Iterable[Point]) -> None:
-    """Forecast the kernels of points in one call per GPU. Errors are left to the row of the point."""
-    jobs: dict[str, list[Job]] = {}
-    last: dict[str, Simulator] = {}
+    """Forecast the kernels of points in one call per cluster. Errors are left to the row of the point."""
+    jobs: dict[Simulator, list[Job]] = {}
     for point in points:
         with suppress(ClustersimError):
             simulator = case.cluster(point).simulator
             job = simulator.placed(case.job(point))
             simulator.preparation.must_fit(job)
-            gpu = simulator.cluster.gpu.name
-            jobs.setdefault(gpu, []).append(job)
-            last[gpu] = simulator
-    for gpu, placed in jobs.items():
-        last[gpu].preparation.learn(placed)
-    if len(case.clusters) > len(jobs):
-        case.know(case.known())
+            jobs.setdefault(simulator, []).append(job)
+    for simulator, placed in jobs.items():
+        simulator.preparation.learn(placed)
 
 
 def named(point: Point) -> Row:

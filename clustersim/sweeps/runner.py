@@ -17,7 +17,7 @@ from clustersim.config.overrides import parted
 from clustersim.errors import ClustersimError
 from clustersim.garbage import aged, uncollected
 from clustersim.parallel.options import KEYS
-from clustersim.sweeps.evaluate import Files, Known, Row, SweepInputs, evaluate, learn, load
+from clustersim.sweeps.evaluate import Files, Row, SweepInputs, evaluate, learn, load
 from clustersim.sweeps.space import Point
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ Answer = TypeVar("Answer")
 SPLIT = tuple(KEYS[name] for name in ("tp", "ep", "pp", "dp"))
 """Keys that, with the cluster, determine the mesh of a point."""
 LEARNED = 1024
-"""Number of points whose kernels are forecast in one call at the start; kernels of further points are forecast on demand."""
+"""Number of points whose kernels one process forecasts in one call at the start. Kernels of further points, and of points on
+other processes, are forecast on demand."""
 ELSEWHERE = 64
 """Number of workers for which points are grouped on a Ray cluster, whose size may change."""
 
@@ -59,22 +60,22 @@ def rows(
 ) -> NumberedRows:
     """Yield (index, row) of every point as it finishes; with one worker in this process, in order.
 
-    shared: start of each worker, either files that it loads itself or the case. case: the loaded inputs, with which all kernels
-    are forecast here. spent: counter of CPU time. crew: function that simulates points elsewhere, instead of processes here.
-    Closing the iterator early ends the workers. Raises ClustersimError if a worker dies, after the finished rows.
+    shared: start of each worker, either files that it loads itself or the case. case: the loaded inputs. spent: counter of CPU
+    time. crew: function that simulates points elsewhere, instead of processes here. Closing the iterator early ends the workers.
+    Raises ClustersimError if a worker dies, after the finished rows.
     """
     spent = spent or Spent()
-    begun = time.process_time()
-    with uncollected():
-        learn(case, points[:LEARNED])
-        aged()
-    spent.seconds += time.process_time() - begun
     if crew and points:
-        timed_rows = crew(_begin(shared, case), points, grouped(list(map(_split, points)), ELSEWHERE), spent)
+        timed_rows = crew(_begin(shared), points, grouped(list(map(_split, points)), ELSEWHERE), spent)
     elif workers > 1 and len(points) > 1:
-        begin, groups = _begin(shared, case), grouped(list(map(_split, points)), workers)
-        timed_rows = _spread(_evaluate, points, workers, begin, groups)
+        groups = grouped(list(map(_split, points)), workers)
+        timed_rows = _spread(_evaluate, points, workers, _begin(shared), groups)
     else:
+        begun = time.process_time()
+        with uncollected():
+            learn(case, points[:LEARNED])
+            aged()
+        spent.seconds += time.process_time() - begun
         timed_rows = ((index, timed(case, point)) for index, point in enumerate(points))
     with closing(timed_rows):
         for index, (row, seconds) in timed_rows:
@@ -82,9 +83,9 @@ def rows(
             yield index, row
 
 
-def _begin(shared: Files | SweepInputs, case: SweepInputs) -> Begin:
-    """Return what a worker begins with: its inputs, known forecasts, and the plugins permitted here."""
-    return Begin(shared, case.known(), plugins.permits(), errors.asked_by_command())
+def _begin(shared: Files | SweepInputs | None) -> Begin:
+    """Return what a worker begins with: its inputs, and the plugins permitted here."""
+    return Begin(shared, plugins.permits(), errors.asked_by_command())
 
 
 def timed(case: SweepInputs, point: Point) -> Timed:
@@ -115,15 +116,13 @@ def spread(work: Callable[[Item], Row], items: Sequence[Item], workers: int, key
 
     keys: one per item; one process handles items with equal keys, unless others would wait.
     """
-    begin = Begin(None, {}, plugins.permits(), errors.asked_by_command())
-    yield from _spread(work, items, workers, begin, grouped(keys, workers))
+    yield from _spread(work, items, workers, _begin(None), grouped(keys, workers))
 
 
 class Begin(NamedTuple):
-    """Start data of a worker: its inputs, if any, existing forecasts, and permitted plugins."""
+    """Start data of a worker: its inputs, if any, and permitted plugins."""
 
     shared: Files | SweepInputs | None
-    known: Known
     permits: tuple[str, ...]
     command: bool
     """Whether a command started the work, so that messages name its options."""
@@ -257,9 +256,7 @@ def prepared(begin: Begin) -> SweepInputs | None:
     errors.inherit(begin.command)
     if not begin.shared:
         return None
-    case = begin.shared if isinstance(begin.shared, SweepInputs) else load(begin.shared)
-    case.know(begin.known)
-    return case
+    return begin.shared if isinstance(begin.shared, SweepInputs) else load(begin.shared)
 
 
 @contextmanager
