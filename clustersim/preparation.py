@@ -6,10 +6,11 @@ forecasts by kernel. They are cached as long as their `Preparation` exists, each
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple, cast
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
 from clustersim.engine.memory import Moments, moments, peaks
 from clustersim.engine.microbatch_overlap import memory_order
-from clustersim.engine.program import Program
+from clustersim.engine.program import Layout, Program
 from clustersim.engine.script import RowEnds, WrittenPasses, kernels, layouts, row_ends, scripts
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.hardware.formats import multiplies
@@ -60,20 +61,6 @@ class Written(NamedTuple):
     kernels: tuple[Kernel, ...]
 
 
-class KeptSchedule(NamedTuple):
-    """A cached schedule, and the scripts of the jobs that use it. They share its rows, so they are dropped together."""
-
-    rows: tuple[RowEnds, ...]
-    """Actions of each pipeline rank."""
-    written: Cache
-    """Scripts by the `Structure` of their job."""
-
-    @property
-    def weight(self) -> float:
-        """Size in bytes."""
-        return ACTION * sum(len(rank.row) for rank in self.rows) + self.written.weight
-
-
 TIMES = ("name", "predictor", "clocks")
 """Keys of a job that change at most how long kernels take."""
 
@@ -94,30 +81,36 @@ class Structure:
         return self is other or (isinstance(other, Structure) and self.specs == other.specs)
 
 
-SIZES: Mapping[str, float] = {
+def _script_bytes(layouts: Iterable[Layout]) -> float:
+    """Return the bytes of the tasks of some layouts."""
+    return TASK * sum(len(layout.tasks) for layout in layouts)
+
+
+SIZES: Mapping[str, float | Callable[[Any], float]] = {
     "distinct": 6_000,
     "layers": 30_000,
     "moments": 50_000,
     "parts": 10_000,
+    "passes": lambda parts: _script_bytes(chain.from_iterable(part.layouts.values() for part in parts)),
     "peaks": 4_000,
+    "schedules": lambda rows: ACTION * sum(len(rank.row) for rank in rows),
     "splits": 2_000,
     "structure": 15_000,
     "structures": 2_000,
-    "written": 25_000,
+    "written": lambda written: _script_bytes(layouts(written.scripts)),
 }
-"""{cache that does not depend on the cluster: bytes per entry}"""
+"""{cache that does not depend on the cluster: bytes of an entry}"""
 
 
 class Preparation:
     """Prepares jobs for one cluster. `fullest` is the largest share of a GPU's memory that a job may need."""
 
-    __slots__ = ("_bounds", "_jobs", "_schedules", "cluster", "fullest")
+    __slots__ = ("_bounds", "_jobs", "cluster", "fullest")
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Prepare jobs for `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
         self.cluster, self.fullest = cluster, largest_share(unlikely)
         self._jobs = {name: Cache(ROOM, weight) for name, weight in SIZES.items()}
-        self._schedules = Cache(2 * ROOM, lambda kept: kept.weight)
         self._bounds = Cache(ROOM, 10_000)
 
     def for_cluster(self, cluster: Topology) -> Preparation:
@@ -125,7 +118,7 @@ class Preparation:
         scripts."""
         prepared = Preparation(cluster)
         prepared.fullest = self.fullest
-        prepared._jobs, prepared._schedules = self._jobs, self._schedules
+        prepared._jobs = self._jobs
         return prepared
 
     def structure(self, job: Job) -> Structure:
@@ -158,21 +151,20 @@ class Preparation:
 
         return self._jobs["parts"].once((job.model, training, split), compute)
 
-    def schedule(self, job: Job, microbatches: int) -> KeptSchedule:
-        """Return the schedule of a job for a number of microbatches. Raises ConfigError if the schedule does not support it."""
+    def schedule(self, job: Job, microbatches: int) -> tuple[RowEnds, ...]:
+        """Return the actions of each pipeline rank in a job's schedule for a number of microbatches. Raises ConfigError if the
+        schedule does not support it."""
         split = job.parallelism
 
-        def load() -> KeptSchedule:
+        def load() -> tuple[RowEnds, ...]:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
-                loaded = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
-                written = Cache(ROOM, lambda added: TASK * sum(len(layout.tasks) for layout in layouts(added.scripts)))
-                return KeptSchedule(row_ends(loaded, job.pipeline), written)
+                return row_ends(schedules.load(split.schedule, split.pp, microbatches, split.vpp), job.pipeline)
 
-        kept = self._schedules.once(rows(job, microbatches), load)
-        if job.sharded and not split.no_sync and WEIGHTS in kept.rows[0].row.letter:
+        loaded = self._jobs["schedules"].once(rows(job, microbatches), load)
+        if job.sharded and not split.no_sync and WEIGHTS in loaded[0].row.letter:
             what = f"false reduces behind each whole backward pass, which {split.schedule} cuts in two; write true or zero: 1"
             raise job.error("parallelism.fsdp.no_sync", what)
-        return kept
+        return loaded
 
     def peaks(self, job: Job) -> list[Memory]:
         """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError."""
@@ -190,7 +182,7 @@ class Preparation:
         question = rows(job, enough), paired
 
         def compute() -> Moments:
-            return moments(memory_order(tuple(rank.row for rank in self.schedule(job, enough).rows), paired))
+            return moments(memory_order(tuple(rank.row for rank in self.schedule(job, enough)), paired))
 
         return self._jobs["moments"].once(question, compute)
 
@@ -225,16 +217,20 @@ class Preparation:
 
     def written(self, job: Job) -> Written:
         """Return the scripts of a placed job. Raises ConfigError."""
-        kept, structure = self.schedule(job, job.microbatches), self.structure(job)
-        if (known := kept.written.get(structure)) is not None:
-            return cast(Written, known)
-        parts = self.parts(job)  # one object for all jobs that differ at most in dp, global batch and order of passes
-        passes = self._jobs["written"].once((id(parts[0]), job.dp), lambda: [WrittenPasses(part) for part in parts])
-        lanes = zip(*(scripts(job, of_position, kept.rows) for of_position in passes), strict=True)
-        programs = tuple(script for lane in lanes for script in lane)
-        written = kept.written.keep(structure, Written(programs, tuple(kernels(programs))))
-        self._schedules.keep(rows(job, job.microbatches), kept)  # its size has grown
-        return written
+        loaded = self.schedule(job, job.microbatches)
+
+        def write() -> Written:
+            parts = self.parts(
+                job
+            )  # one object for all jobs that differ at most in dp, global batch and order of passes
+            question = id(parts[0]), job.dp
+            passes = self._jobs["passes"].once(question, lambda: [WrittenPasses(part) for part in parts])
+            lanes = zip(*(scripts(job, of_position, loaded) for of_position in passes), strict=True)
+            self._jobs["passes"].keep(question, passes)  # their size has grown
+            programs = tuple(script for lane in lanes for script in lane)
+            return Written(programs, tuple(kernels(programs)))
+
+        return self._jobs["written"].once(self.structure(job), write)
 
     def work(self, job: Job, gpus: Ints) -> Work:
         """Return the work of a placed job with its ranks on `gpus`. Raises ConfigError."""
