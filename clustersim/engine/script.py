@@ -7,7 +7,7 @@ those in the middle of a pipeline, share one layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import itemgetter
@@ -160,8 +160,6 @@ class WrittenPasses:
 
     stages: tuple[Stage, ...]
     """All global stages."""
-    passes: dict[tuple[object, ...], tuple[ScriptLine, ...]] = field(default_factory=dict)
-    """{(letter, id of the stage, options …): lines of the pass}, with the chunk of the first stage that has them."""
     parts: dict[tuple[int, ...], Steps] = field(default_factory=dict)
     """{ids of consecutive steps: the steps}"""
     updates: dict[tuple[int, int], tuple[Steps, Steps]] = field(default_factory=dict)
@@ -187,11 +185,6 @@ class RowEnds(NamedTuple):
         """Passes of letter B or W that complete a stage's weight gradients in their last action, in the order of `begun`."""
         last = {chunk: letter for letter, chunk in self.ended if letter in "BW"}
         return tuple([(letter, chunk) for letter, chunk in self.begun if last.get(chunk) == letter])
-
-
-def _of_chunk(line: ScriptLine, chunk: int) -> ScriptLine:
-    """Return the line for chunk `chunk`; lines without a chunk stay as they are."""
-    return line._replace(chunk=chunk) if isinstance(line, Task) and 0 <= line.chunk != chunk else line
 
 
 @dataclass(slots=True)
@@ -289,9 +282,7 @@ class _Writer:
 
     def plain_pass(self, pass_key: Pass) -> Iterator[ScriptLine]:
         """Yield the lines of a pass in one part without gathers and reductions, with the copies of offloaded activations."""
-        return self.write_once(
-            pass_key, (), lambda: self.with_marks(pass_key, self.items(pass_key), self.activation_copies(pass_key))
-        )
+        return self.with_marks(pass_key, self.items(pass_key), self.activation_copies(pass_key))
 
     def activation_copies(self, pass_key: Pass) -> list[Mark]:
         """Return the marks of copies of offloaded activations: to the host after each block, or back during the block before."""
@@ -301,15 +292,6 @@ class _Writer:
             (position, launch(chunk, copy) if isinstance(copy, Collective) else Wait(*copy))
             for position, copy in copies
         ]
-
-    def write_once(
-        self, pass_key: Pass, options: tuple[object, ...], write: Callable[[], Iterable[ScriptLine]]
-    ) -> Iterator[ScriptLine]:
-        """Yield the lines of a pass. `write` is called once for all equal stages. options: what else the lines depend on."""
-        key, passes = (pass_key[0], id(self.stage(pass_key[1])), *options), self.written.passes
-        if key not in passes:
-            passes[key] = tuple(write())
-        return (_of_chunk(line, pass_key[1]) for line in passes[key])
 
     def computation(self, letter: str, chunk: int, items: Steps) -> Iterator[ScriptLine]:
         """Yield the lines of a computation, cut at collectives outside the tp group, such as those of experts.
@@ -384,7 +366,7 @@ class _Writer:
         return TO_NEXT if (pass_key[0] == "F") != self.neighbours[pass_key[1]][2] else TO_PREVIOUS
 
     def sharded_pass(self, pass_key: Pass, special: bool = False) -> Iterator[ScriptLine]:
-        """Yield the lines of a pass over sharded parameters.
+        """Return the lines of a pass over sharded parameters.
 
         special: whether it is the action of the step that gathers parameters, or reduces gradients, for all microbatches.
         """
@@ -393,15 +375,11 @@ class _Writer:
         gathers = letter != "W" and (job.parallelism.reshard_after_forward or once)
         reduces = letter in "BW" and (special or not job.parallelism.no_sync)
 
-        def write() -> Iterator[ScriptLine]:
-            """Yield the lines of the pass, by ZeRO-3's buckets or block by block."""
-            if job.parallelism.zero3:
-                events = by_buckets(job, self.stage(chunk), letter)
-            else:
-                events = block_by_block(job, self.stage(chunk), letter, gathers, reduces)
-            return ShardedPass(job, letter, chunk, self.computation).lines(events, reduces)
-
-        yield from self.write_once(pass_key, (gathers, reduces), write)
+        if job.parallelism.zero3:
+            events = by_buckets(job, self.stage(chunk), letter)
+        else:
+            events = block_by_block(job, self.stage(chunk), letter, gathers, reduces)
+        return ShardedPass(job, letter, chunk, self.computation).lines(events, reduces)
 
     @property
     def replicated(self) -> list[tuple[str, bool]]:
@@ -444,17 +422,12 @@ class _Writer:
 
     def reducing_pass(self, pass_key: Pass) -> Iterator[ScriptLine]:
         """Yield the lines of a backward pass that launches each gradient bucket's reduction when its last gradient is ready."""
-
-        def write() -> Iterator[ScriptLine]:
-            """Yield the lines with a reduction at the last gradient of each bucket."""
-            items, stage, marks = self.items(pass_key), self.stage(pass_key[1]), self.activation_copies(pass_key)
-            for family, expert in self.replicated:
-                ready = stage.gradient_ready(expert) if pass_key[0] == "B" else ((len(items), stage.held(expert)),)
-                for last in last_ready(ready, bucket(self.job)):
-                    marks += [(last.position, line) for line in self.reduction(family, pass_key[1], last.parameters)]
-            return self.with_marks(pass_key, items, marks)
-
-        return self.write_once(pass_key, ("reduced",), write)
+        items, stage, marks = self.items(pass_key), self.stage(pass_key[1]), self.activation_copies(pass_key)
+        for family, expert in self.replicated:
+            ready = stage.gradient_ready(expert) if pass_key[0] == "B" else ((len(items), stage.held(expert)),)
+            for last in last_ready(ready, bucket(self.job)):
+                marks += [(last.position, line) for line in self.reduction(family, pass_key[1], last.parameters)]
+        return self.with_marks(pass_key, items, marks)
 
     def reduced_at_once(self, pass_key: Pass) -> Iterator[ScriptLine]:
         """Yield the lines of a backward pass, the reductions of its gradients during or after it, and the waits for them."""
