@@ -180,7 +180,7 @@ def load_classes(totals: LoadTotals, pairs: Pairs, part: Mask, timed: bool) -> F
     """
     slowest = np.zeros(len(totals.latency))
     for i, j, weight in pairs.blocks():
-        source, target, exists, is_slowest = _slowest(pairs, i, j)
+        source, target, exists = _slowest(pairs, i, j)
         routes = totals.topology.route(
             pairs.out.endpoints.gpu[source[exists]], pairs.into.endpoints.gpu[target[exists]]
         )
@@ -189,38 +189,24 @@ def load_classes(totals: LoadTotals, pairs: Pairs, part: Mask, timed: bool) -> F
         totals.add(routes, group, weight[exists], part, nic_range)
         if timed:
             totals.note_latency(group, routes.latency)
-            note_latencies(totals, pairs, i[exists & ~is_slowest], j[exists & ~is_slowest])
         else:
             np.maximum.at(slowest, group, totals.seconds(routes, part))
     return slowest
 
 
-def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask, Mask]:
-    """Return for each pair of classes (i, j) one slow route between different nodes.
+def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask]:
+    """Return for each pair of classes (i, j) the slowest route between different nodes.
 
-    The arrays (pairs,) are: source endpoint, destination endpoint, whether such a route exists, whether it is surely the slowest.
+    The arrays (pairs,) are: source endpoint, destination endpoint, whether such a route exists.
     """
+    # Routes of a pair of classes differ in the seconds of their ends alone. If the slowest ends share a node, one of them gives
+    # way to the slowest on another node of its class.
     out, into = pairs.out, pairs.into
-    source, target, is_slowest = _endpoints_on_different_nodes(out, into, out.slow[:, i], into.slow[:, j])
-    # The slowest endpoints of both classes of the remaining pairs are all on one node.
-    exists, rest = is_slowest.copy(), np.flatnonzero(~is_slowest)
-    source[rest], target[rest], exists[rest] = _endpoints_on_different_nodes(
-        out, into, out.endpoints_of(i[rest]), into.endpoints_of(j[rest])
-    )
-    return source, target, exists, is_slowest
-
-
-def _endpoints_on_different_nodes(
-    out: Classes, into: Classes, sources: Ints, destinations: Ints
-) -> tuple[Ints, Ints, Mask]:
-    """Return a source and a destination for each pair, and a mask of the pairs in which they are on different nodes.
-
-    `sources` and `destinations` (2, pairs) are the endpoints on the first and on the last node of each class.
-    """
-    source, target = sources[0], destinations[0]
-    source = np.where(out.endpoints.node[source] == into.endpoints.node[target], sources[1], source)
-    target = np.where(out.endpoints.node[source] == into.endpoints.node[target], destinations[1], target)
-    return source, target, out.endpoints.node[source] != into.endpoints.node[target]
+    sources, targets = out.slow[[0, 0, 1, 1]][:, i], into.slow[[0, 1, 0, 1]][:, j]
+    seconds = out.seconds[sources] + into.seconds[targets]
+    seconds[out.endpoints.node[sources] == into.endpoints.node[targets]] = -1.0
+    best = seconds.argmax(axis=0), np.arange(len(i))
+    return sources[best], targets[best], seconds[best] >= 0
 
 
 def note_latencies(totals: LoadTotals, pairs: Pairs, i: Ints, j: Ints) -> None:
@@ -358,8 +344,11 @@ class Classes(NamedTuple):
     """Index of the first endpoint of each class."""
     size: Ints
     """Number of endpoints of each class."""
+    seconds: Floats
+    """Latency of each endpoint, as in Side."""
     slow: Ints
-    """Indices of the slowest endpoints of each class on the first and on the last node, an array (2, classes)."""
+    """Indices of the slowest endpoint of each class, and of the slowest on any other node (the first one without another node),
+    an array (2, classes)."""
     nic_range: Ints
     """Positions of the first and of the last NIC of each class, an array (2, classes)."""
 
@@ -368,11 +357,6 @@ class Classes(NamedTuple):
         """Index of the class of each endpoint."""
         return np.repeat(np.arange(len(self.size)), self.size)
 
-    def endpoints_of(self, indices: Ints) -> Ints:
-        """Return for each class in `indices` an endpoint on its first node and one on its last node, an array (2, indices)."""
-        ends: Ints = self.start[indices] + np.stack([indices * 0, self.size[indices] - 1])
-        return ends
-
 
 def classes(side: Side) -> Classes:
     """Return the routing classes of one side: endpoints with equal key and `route_class` form a class."""
@@ -380,22 +364,26 @@ def classes(side: Side) -> Classes:
     endpoints, number, nic_position, seconds = side.endpoints.only(order), *(x[order] for x in side[1:])
     start = np.flatnonzero((np.diff(endpoints.key, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
     size = np.diff(start, append=len(number))
-    index = np.arange(len(number))
-    slow = seconds >= np.repeat(np.maximum.reduceat(seconds, start), size) * (1 - 1e-12)
+    slowest = _first_largest(seconds, start, size)
+    elsewhere = endpoints.node != np.repeat(endpoints.node[slowest], size)
+    second = _first_largest(np.where(elsewhere, seconds, -1.0), start, size)
     return Classes(
         endpoints,
         endpoints.key[start],
         np.add.reduceat(endpoints.weight, start),
         start,
         size,
-        np.stack(
-            [
-                np.minimum.reduceat(np.where(slow, index, len(index)), start),
-                np.maximum.reduceat(np.where(slow, index, -1), start),
-            ]
-        ),
+        seconds,
+        np.stack([slowest, np.where(elsewhere[second], second, slowest)]),
         np.stack([np.minimum.reduceat(nic_position, start), np.maximum.reduceat(nic_position, start)]),
     )
+
+
+def _first_largest(values: Floats, start: Ints, size: Ints) -> Ints:
+    """Return the index of the first largest value in each run of `size` values from `start` on (runs,)."""
+    largest = np.repeat(np.maximum.reduceat(values, start), size)
+    index: Ints = np.minimum.reduceat(np.where(values == largest, np.arange(len(values)), len(values)), start)
+    return index
 
 
 class Pairs(NamedTuple):

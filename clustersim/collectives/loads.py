@@ -13,6 +13,7 @@ from clustersim.arrays import Floats, Ints, distinct, distinct_rows, divide, off
 from clustersim.collectives.model import NETWORK, Phase
 from clustersim.errors import InputError
 from clustersim.topology.model import Routes, Topology
+from clustersim.topology.routing import concatenated
 
 Feeders = tuple[Ints, Ints]
 """Two arrays of equal length: links, and for each of them a link that all its bytes also cross."""
@@ -110,18 +111,22 @@ def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
 
 def unbounded_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
     """Return the loads as `pair_loads` does, but with infinity as `bound` of each group; this is faster."""
-    parts = [_loaded(topology, len(ranks), route(topology, ranks, part), part) for part in split(phase)]
-    if len(parts) == 1:
-        return parts[0]
-    latency = np.max([part.latency for part in parts], axis=0)
-    group, link, weight = (np.concatenate([part[i] for part in parts]) for i in (2, 3, 4))
-    if len(ranks) == 1:
-        group = np.broadcast_to(0, len(link))  # a broadcast view needs no memory
-    else:
+    groups, parts = len(ranks), split(phase)
+    routed = [route(topology, ranks, part) for part in parts]
+    latency = phase.rounds * np.max([part.latency.reshape(groups, -1).max(axis=1) for part in routed], axis=0)
+    routes = concatenated(routed)
+    lengths, link, bound = np.diff(routes.start), routes.links, np.full(groups, np.inf)
+    fractions = [np.tile(part.fraction.astype(float, copy=False), groups) for part in parts]
+    weight = np.repeat(np.concatenate(fractions), lengths) * routes.share
+    group: Ints = np.broadcast_to(0, len(weight))  # a broadcast view needs no memory
+    if groups > 1:
+        group_of_route = np.concatenate([np.repeat(np.arange(groups), len(part.fraction)) for part in parts])
+        group = np.repeat(group_of_route, lengths)
+    if groups > 1 and len(parts) > 1:
         order = np.argsort(group, kind="stable")
         group, link, weight = group[order], link[order], weight[order]
-    bound = np.full(len(ranks), np.inf)
-    return PhaseLoads(latency, bound, group, link, weight, cache(partial(_together, parts)))
+    find = cache(partial(_narrowest_links, topology.capacity, routes))
+    return PhaseLoads(latency, bound, group, link, weight, find)
 
 
 def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
@@ -206,53 +211,21 @@ def _moved(layouts: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -
     return sides[0], sides[1]
 
 
-def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> PhaseLoads:
-    """Return the loads of a phase of `groups` groups whose pairs have `routes`, in the order of `route`. `bound` is infinity."""
-    pairs = len(phase.fraction)
-    weight = np.repeat(np.tile(phase.fraction.astype(float, copy=False), groups), np.diff(routes.start))
-    weight *= routes.share
-    loads_per_group = np.diff(routes.start[:: max(pairs, 1)])
-    group: Ints = np.repeat(np.arange(groups), loads_per_group) if groups > 1 else np.broadcast_to(0, len(weight))
-    return PhaseLoads(
-        phase.rounds * routes.latency.reshape(groups, pairs).max(axis=1),
-        np.full(groups, np.inf),
-        group,
-        routes.links,
-        weight,
-        cache(partial(_narrowest_links, topology.capacity, routes)),
-    )
-
-
-def _together(parts: Sequence[PhaseLoads]) -> tuple[Feeders, Feeders]:
-    """Return the feeders of all `parts` of a phase, concatenated."""
-    feeders = [part.feeders for part in parts]
-    a, b, c, d = (np.concatenate([p[side][i] for p in feeders]) for side in (0, 1) for i in (0, 1))
-    return (a, b), (c, d)
-
-
 def _narrowest_links(capacity: Floats, routes: Routes) -> tuple[Feeders, Feeders]:
     """Return two pairs of arrays (link, narrowest link of its route), with an entry for each link of each route.
 
     Where several links are narrowest, the first pair names the first of them, the second pair the last. `capacity` (links,) is
     in bytes/s.
     """
-    first, last = narrowest(capacity[routes.links], routes)
-    lengths = np.diff(routes.start)
-    return (routes.links, np.repeat(first, lengths)), (routes.links, np.repeat(last, lengths))
-
-
-def narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
-    """Return the first and last link of least capacity on each route (routes,), or 0. `capacity`: of each of `routes.links`."""
-    lengths = np.diff(routes.start)
-    first, last = np.zeros((2, len(lengths)), np.int64)
-    nonempty = np.flatnonzero(lengths)
-    if len(nonempty):
-        least = np.repeat(np.minimum.reduceat(capacity, routes.start[nonempty]), lengths[nonempty])
-        narrow_at = np.flatnonzero(capacity == least)
-        first_narrow = np.searchsorted(narrow_at, routes.start[nonempty])
-        first[nonempty] = routes.links[narrow_at[first_narrow]]
-        last[nonempty] = routes.links[narrow_at[np.append(first_narrow[1:], len(narrow_at)) - 1]]
-    return first, last
+    crossed, lengths = capacity[routes.links], np.diff(routes.start)
+    start, lengths = routes.start[:-1][lengths > 0], lengths[lengths > 0]
+    if not len(start):
+        return (routes.links, routes.links), (routes.links, routes.links)
+    narrow_at = np.flatnonzero(crossed == np.repeat(np.minimum.reduceat(crossed, start), lengths))
+    first = np.searchsorted(narrow_at, start)
+    last = np.append(first[1:], len(narrow_at)) - 1
+    near_source, near_destination = (np.repeat(routes.links[narrow_at[at]], lengths) for at in (first, last))
+    return (routes.links, near_source), (routes.links, near_destination)
 
 
 def split(phase: Phase) -> tuple[Phase, ...]:

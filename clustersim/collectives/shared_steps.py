@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -28,6 +29,14 @@ def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
     largest_depth = max(int(depth.max()) for _, depth in trees)
     root = np.zeros(1, np.int64)
     return tuple((np.append(root, parent), np.append(root, depth), largest_depth) for parent, depth in trees)
+
+
+def rail_chains(group: Group) -> list[Ints]:
+    """Return for each node the chains of all rails, an array (rails, GPUs), each from the head on."""
+    inside, nodes = nodes_of(group)
+    sizes = group.sizes or (inside,) * nodes
+    rail = np.arange(min(sizes))[:, None]
+    return [end - size + (rail - np.arange(size)) % size for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def edges(heads: Ints) -> tuple[PairList, ...]:

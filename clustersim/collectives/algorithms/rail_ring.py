@@ -9,43 +9,31 @@ and reduce run the same rings as chains from or to rank 0.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 
 import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.algorithms import ring
 from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of, uniform
+from clustersim.collectives.shared_steps import rail_chains
 
 OPS = ring.OPS
 
 
 def orders(group: Group) -> Ints:
     """Return the ranks in the order of each ring, an array (rings, n)."""
-    if group.sizes:
-        return np.array([_through(group.sizes, rail) for rail in range(min(group.sizes))])
     inside, nodes = nodes_of(group)
-    if group.rings:
-        node_rings = np.array(group.rings)
-        local = node_rings if nodes == 1 else _entering(node_rings)
-        return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(len(local), -1)
-    rails = inside if nodes > 1 else 1
-    local = (np.arange(rails)[:, None] - np.arange(inside)) % inside
-    if rails == 1:
-        local = np.arange(inside)[None]
-    return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(rails, -1)
+    if nodes > 1 and not group.rings:
+        return np.concatenate(rail_chains(group), axis=1)
+    local = np.array(group.rings) if group.rings else np.arange(inside)[None]
+    local = local if nodes == 1 else _entering(local)
+    return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(len(local), -1)
 
 
 def _entering(rings: Ints) -> Ints:
     """Return for each GPU g of a node ring g modulo the rings, from g on (GPUs, GPUs). rings: the node's own (rings, GPUs)."""
     entered = [rings[gpu % len(rings)] for gpu in range(rings.shape[1])]
     return np.stack([np.roll(order, -int((order == gpu).argmax())) for gpu, order in enumerate(entered)])
-
-
-def _through(sizes: tuple[int, ...], rail: int) -> Ints:
-    """Return the ranks in the order of one rail's ring. `sizes` is the number of ranks of each node."""
-    ends = zip(sizes, accumulate(sizes), strict=True)
-    return np.concatenate([end - size + (rail - np.arange(size)) % size for size, end in ends])
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:

@@ -8,34 +8,24 @@ have different numbers of GPUs, the smallest sets the number of rails, and the l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 
 import numpy as np
 
-from clustersim.arrays import Ints
 from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of
-from clustersim.collectives.shared_steps import along, edges, phase, rounds
+from clustersim.collectives.shared_steps import along, edges, phase, rail_chains, rounds
 
 OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op` on two chunks per rail, one for each tree: up to the tree's root and down again."""
-    return along(_chains(group))
-
-
-def _chains(group: Group) -> list[Ints]:
-    """Return for each node the chains of all rails, an array (rails, GPUs), each from the head on."""
-    inside, nodes = nodes_of(group)
-    sizes = group.sizes or (inside,) * nodes
-    rail = np.arange(min(sizes))[:, None]
-    return [end - size + (rail - np.arange(size)) % size for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    return along(rail_chains(group))
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase: the chains of all rails inside nodes, and the edges of both trees between nodes, in both directions."""
     if group.sizes:
-        return (phase(_chains(group)),)
+        return (phase(rail_chains(group)),)
     inside, nodes = nodes_of(group)
     rank = np.arange(group.n, dtype=np.int64)
     above = rank // inside * inside + (rank + 1) % inside
