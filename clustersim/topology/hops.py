@@ -137,6 +137,20 @@ class Hops(Protocol):
         raise no_route_error("one end of a dead link of the fabric", "the other, as its kind knows one route only")
 
 
+class NoHops(Hops):
+    """Routes without links, through an ideal crossbar; all endpoints are equivalent."""
+
+    __slots__ = ()
+
+    def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return a matrix without columns (pairs, 0)."""
+        return np.empty((len(source), 0), np.int64)
+
+    def classes(self, endpoint: Ints) -> ClassNumbers:
+        """Return class 0 for each endpoint, as a source and as a destination."""
+        return endpoint * 0, endpoint * 0
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionHops(Hops):
     """Routes from a plain function, with all other defaults."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, counted, divide, offsets, ones
-from clustersim.topology.hops import EndpointClasses, FunctionHops, Hops, no_route_error, no_symmetry
+from clustersim.topology.hops import EndpointClasses, FunctionHops, Hops, NoHops, no_route_error, no_symmetry
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Router, Routes
 from clustersim.topology.node_graph import NodeGraph, SideBySide
@@ -27,7 +27,7 @@ _BATCH = 1 << 13  # number of pairs whose arrays fit into the CPU cache
 def router(numbering: Numbering, inner: InnerNetwork, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
     """Return the router of GPUs over the links numbered by `assemble`. network: None for one node. latency: seconds (links,)."""
     owner, padded = numbering.owners(), np.append(latency, 0.0)
-    first, network_routes = inner.firsts[-1], network.hops if network else _nowhere
+    first, network_routes = inner.firsts[-1], network.hops if network else NoHops()
     hops = network_routes if isinstance(network_routes, Hops) else FunctionHops(network_routes)
     rails, paths = (network.rails, network.paths) if network else (1, 1)
     return GpuRouter(numbering, len(owner) if network else 0, owner, inner, first, hops, rails, paths, padded)
@@ -44,12 +44,7 @@ def concatenated(parts: Sequence[Routes]) -> Routes:
     return Routes(start, links, share, latency)
 
 
-def _nowhere(source: Ints, destination: Ints) -> Ints:
-    """Return routes without links, one row per pair."""
-    return np.empty((len(source), 0), np.int64)
-
-
-_NO_HOPS = FunctionHops(_nowhere)
+_NO_HOPS = NoHops()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from clustersim.config.fabric import DragonflyPlus, Routing
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours, Wired, crosses
 from clustersim.topology.fat_tree_routing import route_hash
-from clustersim.topology.groups import GlobalCables, delays
 from clustersim.topology.hops import ClassNumbers
+from clustersim.topology.kinds.dragonfly import GlobalCables, delays
 from clustersim.topology.kinds.fat_tree import check_routing
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import BuiltFabric, NodeSpecs, both_ways
@@ -99,14 +100,10 @@ def _groups(cluster: NodeSpecs, spec: DragonflyPlus, nodes: int) -> int:
         raise cluster.error(at, f"fabric.{at[1]}: {few}; use larger groups, or a larger h")
     if groups > 1 and cables % (groups - 1):
         what = f"{spec.spines} spines · {spec.h} = {cables} global cables of a group do not divide among {groups - 1} others"
-        raise cluster.error(at, f"fabric.{at[1]}: {what}; use another h, such as {_nearest_h(spec, groups - 1)}")
+        step = (groups - 1) // gcd(spec.spines, groups - 1)  # cables divide evenly for each multiple of it
+        nearest = max(step, (2 * spec.h + step - 1) // (2 * step) * step)  # of two the smaller
+        raise cluster.error(at, f"fabric.{at[1]}: {what}; use another h, such as {nearest}")
     return groups
-
-
-def _nearest_h(spec: DragonflyPlus, other_groups: int) -> int:
-    """Return the h nearest to the file's with which a group's cables divide evenly among `other_groups`; of two the smaller."""
-    step = other_groups // int(np.gcd(spec.spines, other_groups))
-    return max(step, (2 * spec.h + step - 1) // (2 * step) * step)
 
 
 def _counts(cluster: NodeSpecs, built: _DragonflyPlusHops, rate: float) -> dict[str, float]:
