@@ -130,13 +130,9 @@ def preset_node(name: str) -> Node:
 def nodes_by_gpu() -> dict[str, str]:
     """Return {GPU: shipped node type}; among several, the one with the fastest NICs in total, then the most links."""
     shipped = {name: Node.model_validate(preset(name)) for name in presets()}
-    order = sorted((_wire(node), node.scale_up.links_per_gpu, name) for name, node in shipped.items())
-    return {shipped[name].gpus.model: name for *_, name in order}
-
-
-def _wire(node: Node) -> float:
-    """Return bytes/s of all NICs of a node together, 0 without NICs."""
-    return node.nics.count * node.nics.rate * node.nics.efficiency if node.nics else 0.0
+    rates = {name: n.nics.count * n.nics.rate * n.nics.efficiency if n.nics else 0.0 for name, n in shipped.items()}
+    order = sorted(shipped, key=lambda name: (rates[name], shipped[name].scale_up.links_per_gpu, name))
+    return {shipped[name].gpus.model: name for name in order}
 
 
 @cache

@@ -9,7 +9,7 @@ from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Layer, Steps
 from clustersim.parallel.job import Job
-from clustersim.parallel.stages import Stage, stages
+from clustersim.parallel.stages import stages
 from clustersim.single_gpu.memory import job_memory
 from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
 
@@ -48,18 +48,15 @@ def graph(job: Job, training: bool = False, logits: bool = True, variant: Librar
     """
     placed = job.place(1, 1)
     [complete] = stages(placed)
-    stage = complete if logits else _headless(complete)
+    stage = complete
+    if not logits:  # the final norm is all that is left of the head
+        *others, (head, _) = complete.layers
+        kept = replace(head, operators=tuple(op for op in head.operators if op.name == "final_norm"))
+        stage = replace(complete, layers=(*others, (kept, 1)), reused=0)
     layers = [layer for layer, count in stage.layers for _ in range(count)]
     nodes = _forward(layers, training, "_norm" if job.model.norm_position == "post" else "_residual", variant)
     nodes += list(_backward(layers, variant)) if training else []
     return Graph(job.name, tuple(nodes), stage.parameters, memory=job_memory(placed, stage, training))
-
-
-def _headless(stage: Stage) -> Stage:
-    """Return the stage without its head, except for the final norm."""
-    *others, (head, _) = stage.layers
-    kept = replace(head, operators=tuple(op for op in head.operators if op.name == "final_norm"))
-    return replace(stage, layers=(*others, (kept, 1)), reused=0)
 
 
 def _forward(layers: Sequence[Layer], training: bool, end: str, variant: LibraryKernels) -> list[OperatorCall]:

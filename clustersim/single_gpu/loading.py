@@ -190,7 +190,11 @@ def _opened(model: str, request: Request) -> Graph:
     if model.endswith((".yaml", ".yml")):
         return _workload(model, request)
     if ":" in model and not model.endswith(".json"):
-        return _on_tensor_cores(load_module(model, request), request.dtype)
+        graph = load_module(model, request)
+        if request.dtype != "tf32":
+            return graph
+        nodes = (node._replace(kernels=tuple(map(_on_tensor_cores, node.kernels))) for node in graph.nodes)
+        return replace(graph, nodes=tuple(nodes))
     path = Path(model)
     return _config(hugging_face.read(path / "config.json" if exists(path) and path.is_dir() else path), request)
 
@@ -205,15 +209,8 @@ def _config(config: hugging_face.Config, request: Request) -> Graph:
     return build(config, request.batch or 1, seq, dtype, request.training)
 
 
-def _on_tensor_cores(graph: Graph, dtype: str | None) -> Graph:
-    """Return the graph with FP32 GEMMs in TF32 if `dtype` is tf32."""
-    if dtype != "tf32":
-        return graph
-    nodes = (node._replace(kernels=tuple(map(_rounded, node.kernels))) for node in graph.nodes)
-    return replace(graph, nodes=tuple(nodes))
-
-
-def _rounded(kernel: Kernel) -> Kernel:
+def _on_tensor_cores(kernel: Kernel) -> Kernel:
+    """Return an FP32 GEMM as one in TF32, and any other kernel unchanged."""
     return kernel._replace(dtype="tf32") if kernel.k and kernel.dtype == "fp32" else kernel
 
 

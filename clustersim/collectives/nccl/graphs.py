@@ -58,7 +58,9 @@ def ring(shape: CommunicatorShape, node: NodeFacts) -> ChannelGraph:
     """Return the channels of rings on a communicator, which PAT and CollNet use too."""
     if shape.nodes == 1:
         return _inside(node)
-    graphs = [_between(shape, node, per_nic) for per_nic in range(1, _channels_of_nic(node) + 1)]
+    # the most channels that the search lets share a NIC (ncclTopoSearchRecNet, src/graph/search.cc)
+    most = max(1, min(int(node.nic / _speeds(_INTER, node)[0] * _SLACK), MOST_CHANNELS))
+    graphs = [_between(shape, node, per_nic) for per_nic in range(1, most + 1)]
     best = max(graphs, key=lambda channel_graph: channel_graph.channels * channel_graph.inter)
     return best._replace(launched=_launched(best, node))
 
@@ -82,11 +84,6 @@ def _between(shape: CommunicatorShape, node: NodeFacts, per_nic: int) -> Channel
     links_rate = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
     speed = _fastest(_INTER, node, min(node.nic / per_nic, links_rate) if shape.per_node > 1 else node.nic / per_nic)
     return ChannelGraph(channels, speed, speed, 0)
-
-
-def _channels_of_nic(node: NodeFacts) -> int:
-    """Return the largest number of channels that the search lets share a NIC (ncclTopoSearchRecNet, src/graph/search.cc)."""
-    return max(1, min(int(node.nic / _speeds(_INTER, node)[0] * _SLACK), MOST_CHANNELS))
 
 
 @lru_cache(maxsize=1024)

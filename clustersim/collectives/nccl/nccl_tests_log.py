@@ -105,13 +105,8 @@ def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place
     """
     text = read_text(path, "a CSV file, or what nccl-tests printed")
     lines = lines_of(text)
-    if any(map(head, lines)):
-        return _logged(path, lines, op, gpus, in_place)
-    return _tabled(path, text, op, gpus, source)
-
-
-def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) -> dict[int, float]:
-    """Return {bytes: seconds} of an nccl-tests output. Raises InputError if it names another operation or number of GPUs."""
+    if not any(map(head, lines)):
+        return _tabled(path, text, op, gpus, source)
     log = read(path, lines, in_place)
     if log.op not in (None, op):
         raise InputError(f"{path} is a run of {log.op}, not of {op}; request {log.op}")
