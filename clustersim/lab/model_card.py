@@ -47,15 +47,11 @@ CONVERSIONS: dict[str, Callable[[float], float]] = {
 """{conversion in `learned_constants.csv`: function}"""
 
 
-def _meanings() -> dict[str, Meaning]:
-    """Return {parameter: its conversion and meaning}, of `learned_constants.csv`."""
-    return {
-        row["constant"]: Meaning(row["unit"], row["meaning"], float(row["scale"]), CONVERSIONS[row["conversion"]])
-        for row in packaged_rows(Path(__file__).with_name("learned_constants.csv"))
-    }
-
-
-MEANINGS = _meanings()
+MEANINGS = {
+    row["constant"]: Meaning(row["unit"], row["meaning"], float(row["scale"]), CONVERSIONS[row["conversion"]])
+    for row in packaged_rows(Path(__file__).with_name("learned_constants.csv"))
+}
+"""{parameter: its conversion and meaning}, of `learned_constants.csv`"""
 _WAITS = {"fp32/softmax": ("block, long rows", "load, long rows", "block, short rows", "load, short rows")}
 
 

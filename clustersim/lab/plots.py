@@ -54,7 +54,9 @@ class Figure(NamedTuple):
 
 def figures(frame: pl.DataFrame) -> Iterator[Figure]:
     """Yield the figures of one predictor's judged kernels: forecast over measured, error by size, error by GPU."""
-    name, looks = str(frame["predictor"][0]), _looks(frame)
+    name, boards = str(frame["predictor"][0]), sorted(frame["gpu"].unique().to_list())
+    marks = ((COLOURS[i % len(COLOURS)], GROUP_MARKS[i % len(GROUP_MARKS)]) for i in range(len(boards)))
+    looks = dict(zip(boards, marks, strict=True))  # (colour, mark) of each GPU, distinct for up to 28
     kinds: tuple[tuple[str, str, str, Callable[[NewPlot, str, pl.DataFrame], dict[str, MarkLook]]], ...] = (
         (
             "scatter",
@@ -93,12 +95,6 @@ def figures(frame: pl.DataFrame) -> Iterator[Figure]:
             legend |= draw(partial(Plot, canvas=canvas, corner=corner, size=PANEL), kind, part)
         _legend(canvas, legend)
         yield Figure(f"{name}-{key}", canvas.title, text, canvas)
-
-
-def _looks(frame: pl.DataFrame) -> dict[str, MarkLook]:
-    """Return {GPU: (colour, mark)}, distinct for up to 28."""
-    names = sorted(frame["gpu"].unique().to_list())
-    return {gpu: (COLOURS[i % len(COLOURS)], GROUP_MARKS[i % len(GROUP_MARKS)]) for i, gpu in enumerate(names)}
 
 
 def _legend(canvas: Canvas, looks: Mapping[str, MarkLook]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NoReturn
 
 import torch
 
 from clustersim.hardware import gpus
-from clustersim.lab.measure.cases import Case, DutyCase, Trial
+from clustersim.lab.measure.cases import Case, DutyCase, Trial, Unavailable
 from clustersim.lab.measure.device import Device
 from clustersim.lab.measure.profile import MeasurementPlan, WorkItem
+from clustersim.lab.measure.timing import Chunk, KernelLaunch, TimedChunks, Timing, play_all, summary
 from clustersim.model.kernel import attention, gemm
 
 
@@ -17,6 +21,44 @@ def cpu(gpu: str | None = None) -> Device:
     """Return the CPU under the name of a GPU."""
     torch.manual_seed(0)
     return Device("cpu", gpus.load(gpu or "h100").name, 0.0, 2.0**30, torch.__version__, "")
+
+
+class WallClock:
+    """Times on a CPU, one run through the launches, in place of a CudaClock."""
+
+    def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
+        """Return the seconds of one launch, over `samples` passes."""
+        play_all(launches)
+        return summary([_wall(launches) for _ in range(samples)])
+
+    def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
+        """Return the chunks of a run. The filler is a pause."""
+        begin, chunks = time.perf_counter(), list[Chunk]()
+        while not chunks or time.perf_counter() < begin + seconds:
+            start = time.perf_counter()
+            took = _wall(launches)
+            time.sleep(took * len(launches) * (1 / share - 1))
+            chunks.append(Chunk(start - begin, took, took * len(launches) / (time.perf_counter() - start)))
+        return begin, chunks
+
+    def captured(self, launches: Sequence[KernelLaunch]) -> NoReturn:
+        """Raise Unavailable."""
+        raise Unavailable("a CPU has neither streams nor graphs")
+
+    def events(self, play: KernelLaunch, samples: int) -> NoReturn:
+        """Raise Unavailable."""
+        raise Unavailable("a CPU has neither streams nor graphs")
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing."""
+        return nullcontext()
+
+
+def _wall(launches: Sequence[KernelLaunch]) -> float:
+    """Return the mean wall time of some launches in seconds."""
+    start = time.perf_counter()
+    play_all(launches)
+    return (time.perf_counter() - start) / len(launches)
 
 
 class SmallPlan(MeasurementPlan):

@@ -77,13 +77,10 @@ def fp32(data: Data | Path, split: str) -> Samples:
         frame = frame.filter((pl.col("vendor") == "nvidia") & ~broken)
         frame = frame.filter(~raw | pl.col("op").is_in(["softmax", "ln"]))
     gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
-    return merge([_fp32_gemms(gemms), _fp32_vectors(vectors)])
-
-
-def _fp32_gemms(frame: pl.DataFrame) -> Samples:
-    """Return rows of linear and bmm, whose table names the reduction n and the columns k."""
-    b, m, reduction, columns = (_numbers(frame, name, 1) for name in ("b", "m", "n", "k"))
-    return _gemms(frame, _texts(frame, "op"), np.full(len(frame), "fp32"), b, m, columns, reduction)
+    # the table of linear and bmm names the reduction n and the columns k
+    b, m, reduction, columns = (_numbers(gemms, name, 1) for name in ("b", "m", "n", "k"))
+    products = _gemms(gemms, _texts(gemms, "op"), np.full(len(gemms), "fp32"), b, m, columns, reduction)
+    return merge([products, _fp32_vectors(vectors)])
 
 
 def _fp32_vectors(frame: pl.DataFrame) -> Samples:
@@ -118,7 +115,10 @@ def attention(data: Data | Path) -> Samples:
     Rows have at least 128 queries and a block for each SM. Below that, libraries split keys or pack heads, unlike in training.
     Rows faster than the roofline ran on data in L2, or not at all, and are left out.
     """
-    frame = read(data, ATTENTION).filter(_flash() & (pl.col("seq") >= 128) & (pl.col("latency_s") > 0))
+    key = pl.concat_str("gpu", "dtype", "kernel", "head_dim", separator=":")
+    valid = [f"{name}:{dim}" for name, dims in _FLASH.items() for dim in dims]
+    kept = key.is_in(valid) & (pl.col("heads") != _BROKEN_HEADS) & (pl.col("seq") >= 128) & (pl.col("latency_s") > 0)
+    frame = read(data, ATTENTION).filter(kept)
     dtype = _dtypes(frame)
     b, s, heads, kv, dim = (_numbers(frame, c) for c in ("batch", "seq", "heads", "kv_heads", "head_dim"))
     size = _sizes(dtype)
@@ -128,13 +128,6 @@ def attention(data: Data | Path) -> Samples:
         frame, "flash_attention", "prefill", dtype, b, s, s, dim, flop, traffic, heads=heads, kv_heads=kv, causal=True
     )
     return found.select(_possible(found, full=True))
-
-
-def _flash() -> pl.Expr:
-    """Return whether a row of attention has a valid library, head dimension and number of heads."""
-    key = pl.concat_str("gpu", "dtype", "kernel", "head_dim", separator=":")
-    valid = [f"{name}:{dim}" for name, dims in _FLASH.items() for dim in dims]
-    return key.is_in(valid) & (pl.col("heads") != _BROKEN_HEADS)
 
 
 def _possible(samples: Samples, full: bool) -> NDArray[np.bool_]:

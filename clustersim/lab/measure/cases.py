@@ -133,20 +133,15 @@ def linears(model: DecoderShape, tp: int) -> tuple[Linear, ...]:
 
 
 def attention_cases(row: SuiteRow) -> Iterator[Case]:
-    """Yield the forward and the backward kernel of attention in bf16, causal by default, by the library `note`."""
-    (heads, kv_heads), seq = row["heads"], row["seq"]
-    batch, causal = max(1, row["tokens"] // seq), row.get("causal", True)
+    """Yield the forward and the backward kernel of attention in bf16 by the library `note`, causal by default.
+
+    With `own` and `halves` they are a ring's: so many halves of a rank's own number of queries and of keys.
+    """
+    queries, keys = (row.get("own", row.get("seq")) * count // 2 for count in row.get("halves", (2, 2)))
+    batch, causal = max(1, row.get("tokens", 0) // queries), row.get("causal", queries == keys)
     for op in ("forward", "backward"):
-        kernel = attention(op, "bf16", batch, heads, kv_heads, seq, seq, row["dim"], causal)
+        kernel = attention(op, "bf16", batch, *row.get("heads", (32, 8)), queries, keys, row.get("dim", 128), causal)
         yield Case("attention", kernel, note=row.get("note", "flash"), tier=row["tier"])
-
-
-def ring_cases(row: SuiteRow) -> Iterator[Case]:
-    """Yield the kernels of a rank in a ring, for halves of its own number of queries and of keys."""
-    queries, keys = (row["own"] * halves // 2 for halves in row["halves"])
-    for op in ("forward", "backward"):
-        kernel = attention(op, "bf16", 1, 32, 8, queries, keys, 128, queries == keys)
-        yield Case("attention", kernel, note=row["note"], tier=row["tier"])
 
 
 LAYOUT = {"forward": "tn", "dgrad": "nn", "wgrad": "nt"}
@@ -250,7 +245,7 @@ SUITES: dict[str, Callable[[SuiteRow], Iterable[Case]]] = {
     "vector": vector_cases,
     "grouped": grouped_cases,
     "heads": attention_cases,
-    "rings": ring_cases,
+    "rings": attention_cases,
     "providers": provider_cases,
 }
 """{suite of kernels: function from a row to its cases}"""

@@ -103,14 +103,9 @@ WHOLE_KEY = ("gpu", "what", "variant", "mode", "model", "seq", "micro_batch", "a
 
 
 def kernel_row(case: Case, mode: str, device: Device) -> dict[str, object]:
-    """Return {column: cell} of a case without what is measured. mode: `burst`, `sustained` or ""."""
+    """Return {column: cell} of a case without what is measured. mode: `burst`, `sustained`; "" for a kernel over time."""
     kernel = case.kernel._asdict() | {"flop": float(case.kernel.flop), "bytes": float(case.kernel.bytes)}
     return kernel | _place(device) | {"layout": case.layout, "mode": mode, "note": case.note}
-
-
-def duty_row(duty: DutyCase, device: Device) -> dict[str, object]:
-    """Return {column: cell} of a kernel over time, without what is measured."""
-    return kernel_row(duty.case, "", device) | {"duty": float(duty.share), "filler": duty.filler}
 
 
 def trial_row(trial: Trial, device: Device) -> dict[str, object]:

@@ -14,7 +14,7 @@ from clustersim.lab.data.own_measurements import COLUMNS
 from clustersim.lab.measure import cases, log
 from clustersim.lab.measure.cases import SUITES, TRIALS, Case, DutyCase, Trial, Unavailable
 from clustersim.lab.measure.device import BoardMeter, Device, Reading, median_reading, source
-from clustersim.lab.measure.timing import Chunk, Clock, KernelLaunch, Timing, clock, summary
+from clustersim.lab.measure.timing import Chunk, CudaClock, KernelLaunch, Timing, summary
 
 WorkItem = Case | DutyCase | Trial
 
@@ -67,7 +67,7 @@ class Bench:
         self.wholes = log.MeasurementLog(wholes_file(out), log.WHOLE_COLUMNS, log.WHOLE_KEY)
         self.clocks = log.MeasurementLog(sibling(out, "clock"), log.CLOCK_COLUMNS, log.CLOCK_KEY)
         self.traces = log.MeasurementLog(sibling(out, "trace"), log.TRACE_COLUMNS, log.TRACE_KEY)
-        self.clock: Clock = clock(device)
+        self.clock = CudaClock()
         self.look = source(device.real)
 
     def run(self, plan: MeasurementPlan) -> int:
@@ -85,9 +85,15 @@ class Bench:
         return self._rows() - before
 
     def _tried(self, item: WorkItem) -> Iterator[str]:
-        """Yield a line per measured row, or the reason without one. A kernel that a GPU or torch refuses must not end the run."""
+        """Yield a line per measured row, nothing for what the files have, or the reason without a row.
+
+        A kernel that a GPU or torch refuses must not end the run.
+        """
         try:
-            yield from self._one(item)
+            if isinstance(item, Trial):
+                yield from self._trial(item)
+            else:
+                yield from self._duty(item) if isinstance(item, DutyCase) else self._case(item)
         except ClustersimError:
             raise  # a file that cannot be written
         except Unavailable as reason:
@@ -98,12 +104,6 @@ class Bench:
     def _rows(self) -> int:
         """Return the number of rows in the files of kernels, steps and clocks."""
         return len(self.kernels.known) + len(self.wholes.known) + len(self.clocks.known)
-
-    def _one(self, item: WorkItem) -> Iterator[str]:
-        """Yield a line per measured row; nothing for what the files have."""
-        if isinstance(item, Trial):
-            return self._trial(item)
-        return self._duty(item) if isinstance(item, DutyCase) else self._case(item)
 
     def _case(self, case: Case) -> Iterator[str]:
         """Measure a kernel in short bursts, and append its row. Yield its speed; nothing if its row is known."""
@@ -116,29 +116,27 @@ class Bench:
     def _duty(self, duty: DutyCase) -> Iterator[str]:
         """Measure a kernel in a burst and over time, and append the rows. Yield both speeds; nothing of what is known."""
         yield from self._case(duty.case)
-        row = log.duty_row(duty, self.device)
+        cells = {"duty": float(duty.share), "filler": duty.filler}
+        row = log.kernel_row(duty.case, "", self.device) | cells
         if row in self.clocks:
             return
         launches = self._launches(duty.case)
         with BoardMeter(self.look, FAST) as meter:
             begin, chunks = self.clock.series(launches, duty.share, duty.filler, duty.seconds)
         late = [chunk.seconds for chunk in chunks if chunk.start > duty.seconds / 2] or [chunks[-1].seconds]
-        for cells in time_rows(chunks, [at - begin for at in meter.times], meter.readings):
-            self.clocks.append(row | cells)
+        for measured in time_rows(chunks, [at - begin for at in meter.times], meter.readings):
+            self.clocks.append(row | measured)
         reading = meter.reading(since=begin + duty.seconds / 2)
         yield log.rate(duty.case, "sustained", summary(late), reading)
 
     def _launches(self, case: Case) -> list[KernelLaunch]:
-        """Return a launch of a kernel for each set of its operands."""
+        """Return a launch of a kernel for each set of its operands: more than the L2 cache holds, far less than the memory."""
         from clustersim.lab.measure.runners import BUILDERS
 
+        cached = min(2 * self.device.l2, self.device.memory / 8)
+        sets = int(np.clip(cached / max(case.kernel.bytes, 1.0) + 1, 1, SETS))
         with self.clock.scope():
-            return [BUILDERS[case.runner](case, self.device) for _ in range(self._sets(case))]
-
-    def _sets(self, case: Case) -> int:
-        """Return the number of sets of operands: more than the L2 cache holds, and far less than the memory."""
-        bytes_ = max(case.kernel.bytes, 1.0)
-        return int(np.clip(min(2 * self.device.l2, self.device.memory / 8) / bytes_ + 1, 1, SETS))
+            return [BUILDERS[case.runner](case, self.device) for _ in range(sets)]
 
     def _trial(self, trial: Trial) -> Iterator[str]:
         """Measure a layer, a step, a launch or a copy, and append its row. Yield its time; nothing if its row is known."""

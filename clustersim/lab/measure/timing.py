@@ -1,6 +1,6 @@
-"""Times launches, by the wall clock on a CPU or by CUDA events on a GPU.
+"""Times launches on a GPU by CUDA events.
 
-On a GPU a pass over several launches is captured as a CUDA graph, so that it contains no CPU dispatch. If it cannot be captured,
+A pass over several launches is captured as a CUDA graph, so that it contains no CPU dispatch. If it cannot be captured,
 it is launched behind a kernel that keeps the GPU busy meanwhile. Launches alternate between sets of operands that together
 exceed the L2 cache, so that operands come from memory, as in a training step.
 """
@@ -10,13 +10,10 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from clustersim.lab.measure.device import Device
 
 KernelLaunch = Callable[[], object]
 PASS = 5e-4
@@ -49,12 +46,6 @@ def play_all(launches: Sequence[KernelLaunch]) -> None:
     """Run all launches in order."""
     for launch in launches:
         launch()
-
-
-def one_pass(launches: Sequence[KernelLaunch], rough: float) -> list[KernelLaunch]:
-    """Return the launches, repeated until a pass is long enough. rough: approximate seconds of one launch."""
-    repeats = int(np.ceil(PASS / max(rough * len(launches), 1e-9)))
-    return list(launches) * max(1, min(repeats, MOST // len(launches)))
 
 
 def summary(seconds: Sequence[float]) -> Timing:
@@ -93,8 +84,9 @@ class CudaClock:
         """Return the seconds of one launch, over `samples` passes. `launches` alternate."""
         with self.scope():
             play_all(launches)
-            rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)
-            pieces = one_pass(launches, rough)
+            rough = min(self.events(lambda: play_all(launches), 2))
+            repeats = int(np.ceil(PASS / max(rough, 1e-9)))
+            pieces = list(launches) * max(1, min(repeats, MOST // len(launches)))  # a pass that is long enough
             play = self.captured(pieces)
             if play is None:
                 return summary([self.events(launches[i % len(launches)], 1)[0] for i in range(samples)])
@@ -191,41 +183,3 @@ class CudaClock:
             return None
         replay: KernelLaunch = graph.replay
         return replay
-
-
-class WallClock:
-    """Times on a CPU, one run through the launches."""
-
-    def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
-        """Return the seconds of one launch, over `samples` passes."""
-        play_all(launches)
-        return summary([_wall(launches) for _ in range(samples)])
-
-    def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
-        """Return the chunks of a run. The filler is a pause."""
-        begin, chunks = time.perf_counter(), list[Chunk]()
-        while not chunks or time.perf_counter() < begin + seconds:
-            start = time.perf_counter()
-            took = _wall(launches)
-            time.sleep(took * len(launches) * (1 / share - 1))
-            chunks.append(Chunk(start - begin, took, took * len(launches) / (time.perf_counter() - start)))
-        return begin, chunks
-
-    def scope(self) -> Any:
-        """Return a context that does nothing."""
-        return nullcontext()
-
-
-def _wall(launches: Sequence[KernelLaunch]) -> float:
-    """Return the mean wall time of some launches in seconds."""
-    start = time.perf_counter()
-    play_all(launches)
-    return (time.perf_counter() - start) / len(launches)
-
-
-Clock = CudaClock | WallClock
-
-
-def clock(device: Device) -> Clock:
-    """Return the clock of a device."""
-    return CudaClock() if device.real else WallClock()

@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from clustersim.lab.measure import decoder
 from clustersim.lab.measure.cases import FULL, LOOP, TRANSFORMERS, WHOLE, DecoderShape, Trial, Unavailable
 from clustersim.lab.measure.device import Device, compiled
-from clustersim.lab.measure.timing import Clock, CudaClock, summary
+from clustersim.lab.measure.timing import CudaClock, summary
 
 
-def copy(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
+def copy(trial: Trial, device: Device, clock: CudaClock) -> dict[str, Any]:
     """Return `clock.time` of one pinned copy of `amount` bytes, `to_gpu` or `from_gpu`, as {field of `Timing`: value}."""
     host = torch.ones(trial.amount, dtype=torch.uint8, pin_memory=device.real)
     with clock.scope():
@@ -31,14 +31,12 @@ def copy(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
 COUNT = 1000
 
 
-def launch_cost(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return {field of `Timing`: value} of a launch: `dispatch` on the CPU, `stream`, `graph` on the GPU. Raises Unavailable."""
+def launch_cost(trial: Trial, device: Device, clock: CudaClock) -> dict[str, Any]:
+    """Return {field of `Timing`: value} of a launch: `dispatch` on the CPU, `stream`, `graph` on the GPU."""
     value = torch.zeros(64, device=device.kind)
     if trial.variant == "dispatch":
         count = COUNT // 10
         return summary([_wall(lambda: _add(value, count), device, wait=False) / count for _ in range(20)])._asdict()
-    if not isinstance(clock, CudaClock):
-        raise Unavailable("a CPU has neither streams nor graphs")
     with clock.scope():
         play = clock.captured([lambda: value.add_(1)] * COUNT) if trial.variant == "graph" else None
         events = clock.events(play or (lambda: _add(value, COUNT)), 20)
@@ -56,14 +54,15 @@ LONG = 5.0
 """Smallest duration of measured steps in seconds. Boards reach their power limit within one."""
 
 
-def training_step(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
+def training_step(trial: Trial, device: Device, clock: CudaClock) -> dict[str, Any]:
     """Return {column: cell} of a step, `between` (begin and end) and `kernels`. Raises Unavailable if it does not fit."""
     model = trial.model
     if model is None:
         raise Unavailable("a step needs a model")
     if device.real and 20 * model.parameters > device.memory:
         raise Unavailable(f"{model.name} needs {20 * model.parameters / 2**30:.0f} GiB for weights, gradients and Adam")
-    before = _allocated(device)
+    gc.collect()
+    before = float(torch.cuda.memory_allocated()) if device.real else 0.0  # bytes
     step = (TransformersStep if TRANSFORMERS in trial.variant else TrainingStep)(trial, model, device)
     for _ in range(WARMUP):
         step()
@@ -84,12 +83,6 @@ def _steady_steps(step: Callable[[], object], device: Device, least: float) -> l
     while len(seconds) < (STEPS if device.real else 2) or sum(seconds) < least:
         seconds.append(_wall(step, device))
     return seconds[len(seconds) // 2 :]
-
-
-def _allocated(device: Device) -> float:
-    """Return the bytes that PyTorch has allocated on the GPU now, after a garbage collection; 0 on a CPU."""
-    gc.collect()
-    return float(torch.cuda.memory_allocated()) if device.real else 0.0
 
 
 def step_kernels(step: Callable[[], object], device: Device) -> list[dict[str, object]]:
@@ -214,7 +207,7 @@ class TransformersStep(TrainingStep):
 PART_CALLS = 10
 
 
-def mixture_part(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
+def mixture_part(trial: Trial, device: Device, clock: CudaClock) -> dict[str, Any]:
     """Return {column: cell} of one part of a mixture's layer, timed as the mean of `PART_CALLS` forward and backward passes.
 
     That is the larger of the host's and the GPU's time. `kernels` has the GPU's. Raises Unavailable.
@@ -248,7 +241,7 @@ def mixture_part(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     return summary(seconds[1:])._asdict() | facts
 
 
-RUNS: dict[str, Callable[[Trial, Device, Clock], dict[str, Any]]] = {
+RUNS: dict[str, Callable[[Trial, Device, CudaClock], dict[str, Any]]] = {
     "copy": copy,
     "launch": launch_cost,
     "mixture": mixture_part,

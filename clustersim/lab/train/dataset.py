@@ -23,7 +23,7 @@ from clustersim.lab.data import tables
 from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge, pick
 from clustersim.lab.data.sources import Data, left_out, places
 from clustersim.lab.data.tables import own_samples, tensor_samples
-from clustersim.predictors.classes import GRAPHED, SIMT, TENSOR
+from clustersim.predictors.classes import SIMT
 from clustersim.predictors.features import Columns, Flags
 from clustersim.predictors.mlp import Parameters
 
@@ -62,16 +62,6 @@ def inputs_of(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Flo
         for name, value in describe(samples.table.select(rows), gpus.load(gpu)).items():
             inputs.setdefault(name, np.zeros((len(samples), *value.shape[1:])))[rows] = value
     return inputs
-
-
-def expected_dispatch(name: str) -> float | None:
-    """Return the initial dispatch of a class's eager calls in seconds; None for classes that were timed in CUDA graphs."""
-    return None if name in GRAPHED else 3e-6 if name in TENSOR else 3e-5
-
-
-def nuisance(members: int, data: Dataset, dispatch: float | None) -> dict[str, Floats]:
-    """Return {`gpu.dispatch`: log s (members, GPUs)}, all at `dispatch` seconds; {} if that is None."""
-    return {"gpu.dispatch": np.full((members, len(data.share)), np.log(dispatch))} if dispatch else {}
 
 
 def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: Any) -> Any:

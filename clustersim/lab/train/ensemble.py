@@ -86,7 +86,9 @@ def minimize(
         rows = torch.randint(len(target), (plan.members, plan.batch), generator=generator)
         guess = log_seconds(torch, parameters, {k: v[rows] for k, v in data.items()})
         error = torch.nn.functional.huber_loss(guess, target[rows], reduction="none", delta=0.1)
-        loss = (error * weights[rows]).mean() * plan.members + PULL * _strain(parameters, prior or {})
+        # the mean squared distance of parameters from their priors, in deviations
+        strain = sum((((parameters[k] - mean) / spread) ** 2).mean() for k, (mean, spread) in (prior or {}).items())
+        loss = (error * weights[rows]).mean() * plan.members + PULL * strain
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(parameters.values()), 1.0)
@@ -95,11 +97,6 @@ def minimize(
         if step % 100 == 99 or step + 1 == plan.steps:
             progress(task, step + 1, plan.steps)
     return {k: np.asarray(v.detach().numpy(), dtype=np.float64) for k, v in parameters.items()}
-
-
-def _strain(parameters: Mapping[str, Any], prior: Mapping[str, tuple[float, float]]) -> Any:
-    """Return the sum over priors of the mean squared distance from the mean, in deviations."""
-    return sum((((parameters[name] - mean) / deviation) ** 2).mean() for name, (mean, deviation) in prior.items())
 
 
 def _groups(parameters: Mapping[str, Any], decay: float) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
 from clustersim.predictors.uncertainty import EDGES, Distance, lookup
@@ -68,14 +67,11 @@ def _quantiles(part: Sequence[Residuals], size: int) -> list[float]:
     masks = [np.searchsorted(EDGES, one.forecast) == size for one in part]
     enough = sum(int(mask.sum()) for mask in masks) >= FEWEST
     picked = [one.ratio[mask] if enough else one.ratio for one, mask in zip(part, masks, strict=True)]
-    groups = [one.group for one in part]
-    values = np.concatenate(picked)
-    counts = {g: sum(len(p) for p, own in zip(picked, groups, strict=True) if own == g) for g in groups}
-    weights = np.concatenate([np.full(len(p), 1 / max(counts[g], 1)) for p, g in zip(picked, groups, strict=True)])
-    order: NDArray[np.intp] = np.argsort(values)
-    share = np.cumsum(weights[order]) / weights.sum()
-    places = np.minimum(np.searchsorted(share, LEVELS), len(order) - 1)
-    return [float(f"{value:.4g}") for value in values[order][places]]
+    groups = np.repeat([one.group for one in part], [len(ratios) for ratios in picked])
+    _, group_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    weights = 1 / counts[group_of]
+    ends = np.quantile(np.concatenate(picked), LEVELS, weights=weights, method="inverted_cdf")
+    return [float(f"{end:.4g}") for end in ends]
 
 
 def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None:

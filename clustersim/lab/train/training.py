@@ -230,31 +230,29 @@ def _labelled(progress: TrainingProgress, label: str, task: str, done: int, tota
 
 
 def _errors(predictor: Learned, name: str, samples: Samples, seen: set[str], learner: Learner | None = None) -> HeldOut:
-    """Return `figures`, `count` and `unseen` of a class by GPU; with `learner`, also `scalar` for GPUs that are not `seen`."""
+    """Return `figures`, `count` and `unseen` of a class by GPU; with `learner`, also `scalar` for GPUs that are not `seen`.
+
+    Tensor-core GEMMs also have `wide`: {data type: `figures`, and `scalar`} of those with all sides of at least 256.
+    """
     errors, residuals = dict[str, Any](), []
     for gpu, ratio, part in ratios(predictor, name, samples):
-        errors[gpu.name] = figures(ratio, part.table) | {"count": len(part), "unseen": gpu.name not in seen}
+        unseen = gpu.name not in seen
+        errors[gpu.name] = figures(ratio, part.table) | {"count": len(part), "unseen": unseen}
         group = GENERATIONS.get(gpu.architecture, gpu.architecture)
-        residuals.append(Residuals(group, gpu.name in seen, ratio * part.seconds, 1 / ratio))
-        if learner and gpu.name not in seen and scalable(predictor, name):
+        residuals.append(Residuals(group, not unseen, ratio * part.seconds, 1 / ratio))
+        one_scalar = learner is not None and unseen and scalable(predictor, name)
+        if one_scalar:
             errors[gpu.name]["scalar"] = _scalar(predictor, name, gpu, part)
         if name.endswith("/linear") and name not in SIMT:
-            errors[gpu.name]["wide"] = _wide(learner, predictor, name, gpu, part)
+            table, wide = part.table, dict[str, Any]()
+            large = np.minimum(np.minimum(table.m, table.n), table.k) >= 256
+            for dtype in np.unique(table.dtype[large]).tolist():
+                rows = large & (table.dtype == dtype)
+                wide[dtype] = figures(ratio[rows], table.select(rows))
+                if one_scalar:
+                    wide[dtype]["scalar"] = _scalar(predictor, name, gpu, part.select(rows))
+            errors[gpu.name]["wide"] = wide
     return HeldOut(errors, residuals)
-
-
-def _wide(learner: Learner | None, predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, Any]:
-    """Return {data type: `figures` on GEMMs with all sides of at least 256}; with `learner`, each also has `scalar`."""
-    table, result = samples.table, dict[str, Any]()
-    for dtype in np.unique(table.dtype).tolist():
-        rows = (np.minimum(np.minimum(table.m, table.n), table.k) >= 256) & (table.dtype == dtype)
-        part = samples.select(rows)
-        if len(part):
-            [(_, ratio, _)] = ratios(predictor, name, part)
-            result[dtype] = figures(ratio, part.table)
-            if learner and scalable(predictor, name):
-                result[dtype]["scalar"] = _scalar(predictor, name, gpu, part)
-    return result
 
 
 def _scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, float]:

@@ -8,11 +8,11 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.train.dataset import dataset, expected_dispatch, forget, lone, nuisance
+from clustersim.lab.train.dataset import dataset, forget, lone
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
-from clustersim.predictors.classes import GRAPHED
+from clustersim.predictors.classes import GRAPHED, TENSOR
 from clustersim.predictors.kinds.habitat import METHOD, describe, log_seconds
 from clustersim.predictors.mlp import Parameters, standardise
 
@@ -26,7 +26,9 @@ def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = sil
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
     widths = (inputs["features"].shape[1], *BUDGET.widths, 1)
     begin = initial(BUDGET.members, widths, np.random.default_rng(seed))
-    begin |= nuisance(BUDGET.members, facts, expected_dispatch(name))
+    if name not in GRAPHED:  # the dispatch of a class's eager calls on each GPU, initially in seconds
+        dispatch = 3e-6 if name in TENSOR else 3e-5
+        begin["gpu.dispatch"] = np.full((BUDGET.members, len(facts.share)), np.log(dispatch))
 
     def lone_seconds(xp: object, parameters: Parameters, rows: Parameters) -> object:
         """Return log(seconds) of an eager call."""
