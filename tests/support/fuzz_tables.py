@@ -27,6 +27,8 @@ from clustersim.parallel.options import RUN_OPTIONS
 
 Path_ = tuple[str, ...]
 PAIR = ("c.yaml", "j.yaml")
+FEW = "--set", "parallelism.tp=2", "--set", "parallelism.schedule=1f1b", "--set", "training.recompute=none"
+"""Of all splits so few that a plan takes a second; of all of them it takes as long as an input may."""
 BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
     ("run",): (
         (*PAIR, "--no-save"),
@@ -53,7 +55,7 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
         (*PAIR, "--tp", "1,2", "--workers", "1", "--out", "s"),
     ),
     ("optimize",): ((*PAIR, "--tp", "2", "--schedule", "1f1b", "--recompute", "none", "--micro-batch", "1,2"),),
-    ("plan",): (("j.yaml", "--tokens", "1G", "--days", "1", "--nodes", "2", "--global-batch", "16"),),
+    ("plan",): (("j.yaml", *("--tokens", "1G", "--days", "1", "--nodes", "2", "--global-batch", "16"), *FEW),),
     ("validate",): (("runs.csv", "--workers", "1", "--out", "o"),),
     ("calibrate",): (("runs.csv",), ("runs.csv", "--nccl", "nccl.log", "--out", "o.yaml")),
     ("report",): (("r", "--out", "a.html"),),
@@ -338,7 +340,8 @@ def call(chance: random.Random, odd: tuple[Any, ...], clusters: tuple[Any, ...],
     own = {key.removeprefix("fabric."): value for key, value in one.items() if key.startswith("fabric.")}
     own.pop("nodes", None)  # as the function calls those of the cluster
     tokens, days = chance.choice((1e9, 0, "x", float("nan"), 1e12)), chance.choice((1.0, None, -1, "x"))
-    small = {"tp": 2, "schedule": "1f1b", "micro_batch": [1, 2], "recompute": "none"}
+    few = {"tp": 2, "schedule": "1f1b", "recompute": "none"}
+    small = {**few, "micro_batch": [1, 2]}
     calls: tuple[Callable[[], object], ...] = (
         lambda: cs.simulate(cluster, job, **{**engine, **one}),
         lambda: cs.simulate(cluster, job, **{**engine, **one}),
@@ -347,7 +350,7 @@ def call(chance: random.Random, odd: tuple[Any, ...], clusters: tuple[Any, ...],
         lambda: cs.load_workload(job, **one),
         lambda: cs.optimize(cluster, job, top=chance.choice((1, 2, 0, "x")), **{**small, **several}),
         lambda: getattr(cs, name)(nodes=nodes, node=node, **own),
-        lambda: cs.plan(job, **{"tokens": tokens, "days": days, "nodes": 2, "global_batch": 16, **one}),
+        lambda: cs.plan(job, **{"tokens": tokens, "days": days, "nodes": 2, "global_batch": 16, **few, **one}),
     )
     return chance.choice(calls)()
 
