@@ -281,12 +281,10 @@ class _Draft:
             raise Refusal("precision", f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled")
         self.micro_batch(split)
         self.attention()
-        self.default("training.cross_entropy")
         self.recompute()
-        self.default("training.gradients", self.gradient_type())
         if self.get("training.precision") == "fp8":
             self.default("training.fp8_scaling")
-        for key in ("kernels", "optimizer", "clip_gradients"):
+        for key in ("cross_entropy", "gradients", "kernels", "optimizer", "clip_gradients"):
             self.default(f"training.{key}")
         if self.framework.host is not None or self.framework.memory is not None:
             self.put("training.framework", self.name)
@@ -350,12 +348,6 @@ class _Draft:
             self.assume("training.attention", "flash", why)
         else:
             self.default("training.attention", fused and ("flash" if kernel == "unfused" else kernel))
-
-    def gradient_type(self) -> str | None:
-        """Return the type in which gradients are reduced, if the row names Composer's `mixed_precision`; else None."""
-        _, named, preset = self.run.original_precision.rpartition("mixed_precision ")
-        gradient_type = "fp32" if "DEFAULT" in preset else "bf16" if "PURE" in preset else None
-        return gradient_type if named and gradient_type and self.read("words mixed_precision") else None
 
     def parallelism(self, domain: int, degrees: Degrees | None, searched: bool) -> None:
         """Set degrees, stages, schedule, sharding and overlap. searched: whether the source leaves tp and pp open.
