@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from math import exp, fsum, log
@@ -343,15 +343,15 @@ def releases(framework: Framework, year: int | None = None) -> list[Framework]:
     return sorted(related, key=lambda release: (max(release.since - target, target - release.until, 0), -release.since))
 
 
-def find(words: str, year: int | None = None) -> Framework | None:
+def find(words: str, year: int | None = None, unknown: Collection[str] = ()) -> Framework | None:
     """Return the framework named in a text such as `NeMo 2.0 25.02`; None if it names none, or more than one.
 
     If one of two is built on the other, the upper one counts; among releases, that of `year`, by default the newest. If no
-    framework is named, words such as `DDP` or `JAX` select one, with what it `assumes`.
+    framework is named, words such as `DDP` or `JAX` select one, with what it `assumes`. unknown: names of frameworks to ignore.
     """
     text, target = words.lower(), 9999 if year is None else year
     valid = [framework for framework in everything() if framework.since <= target <= framework.until]
-    named = [framework for framework in valid if framework.is_named_in(text)]
+    named = [framework for framework in valid if framework.is_named_in(text) and framework.name not in unknown]
     named = [framework for framework in named if not framework.assumes] or named
     below = {name for framework in named for name in framework.over}
     upper = [framework for framework in named if framework.name not in below]

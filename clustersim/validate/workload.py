@@ -98,11 +98,15 @@ def workload(run: Run, domain: int, split: Degrees | None = None, view: Knowledg
 
 
 def framework_of(run: Run, view: Knowledge = EVERYTHING) -> Framework:
-    """Return the framework of a run; if it is unknown or hidden, its nearest release that is not, else a generic trainer."""
+    """Return the framework of a run; if it is unknown or hidden, its nearest release that is not, else another framework that its
+    name contains, as the name of a fork of Megatron-LM does, else a generic trainer."""
     listed = find(run.framework, run.year)
     for release in [] if listed is None else [listed, *releases(listed, run.year)]:
         if _source_name(release) not in view.hidden:
             return release
+    named = find(run.framework, run.year, unknown={source.removeprefix(FRAMEWORK) for source in view.hidden})
+    if named is not None and not named.assumes:
+        return named
     return find(_generic_trainer(run), run.year) or find(_generic_trainer(run))  # type: ignore[return-value]
 
 
