@@ -50,6 +50,7 @@ class LatentAttention(Spec):
     """Width of a head's values."""
 
 
+AttentionKernel = Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "cudnn_fp8", "unfused"]
 Mixer = Literal["attention", "mamba2", "attention+mamba2", "delta", "conv", "none"]
 
 
@@ -300,9 +301,9 @@ class Training(Spec):
     """First layers whose GEMMs stay in bf16 under a narrower `precision` (first_last_layers_bf16)."""
     bf16_last_layers: Index = 0
     """Last layers whose GEMMs stay in bf16."""
-    attention: Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "unfused"] = "flash"
+    attention: AttentionKernel = "flash"
     """`flash`: the newest fused kernel for the GPU; [others](predictors.md#flash-attention) at their published speed
-    relative to it. `unfused`: separate GEMMs and softmax."""
+    relative to it (`cudnn_fp8`: fp8_dpa). `unfused`: separate GEMMs and softmax."""
     kernels: Literal["fused", "eager"] = "fused"
     """`fused`: bias, activation, dropout and residual in Megatron's fused kernels. `eager`: a kernel per element-wise
     operation."""

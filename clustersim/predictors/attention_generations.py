@@ -1,9 +1,9 @@
 """Speed of a generation of fused attention, relative to the one that a predictor forecasts for a GPU.
 
 Predictors forecast attention as the newest library for the GPU runs it: FlashAttention-2 on Ampere and Ada, FlashAttention-3 on
-Hopper, cuDNN and FlashAttention-4 on Blackwell. Other generations take longer by the ratio of published charts, by sequence
-length, head dimension and mask. No chart of Hopper or Blackwell has FlashAttention-1 in CUDA or Triton. Its ratio to
-FlashAttention-2 is that of A100, because both run the same instructions on each GPU.
+Hopper, cuDNN and FlashAttention-4 on Blackwell. Other generations take longer, and cuDNN's with fp8 operands less, by the ratio
+of published charts, by sequence length, head dimension and mask. No chart of Hopper or Blackwell has FlashAttention-1 in CUDA or
+Triton. Its ratio to FlashAttention-2 is that of A100, because both run the same instructions on each GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from clustersim.model.kernel import Kernel
 Chart = Mapping[tuple[int, bool], Floats]
 """{(head dimension, whether causal): TFLOP/s at each of `LENGTHS`} of one generation on one GPU."""
 CHARTS = Path(__file__).with_name("attention_charts.csv")
-"""Charts of Dao-AILab/flash-attention (flash2_a100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png), NVIDIA/cudnn-frontend (B200)."""
+"""Charts of Dao-AILab/flash-attention (flash2_a100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png), NVIDIA/cudnn-frontend (B200, and
+means of B200 and GB200 over both passes for fp8, where 192 stands for heads of 192 and 128 from 2,048 tokens on)."""
 
 
 def _charts() -> tuple[list[int], dict[str, dict[tuple[int, bool], Floats]]]:
@@ -73,6 +74,7 @@ BLACKWELL: Speeds = {
     "flash2": (_BLACKWELL,),
     "flash4": (),
     "cudnn": (),
+    "cudnn_fp8": ((_CHART["blackwell cudnn fp8"], _CHART["blackwell cudnn"]),),
 }
 SPEEDS: Mapping[str, Speeds] = {
     "turing": {"flash1": (_FLASH1,)},
@@ -98,13 +100,9 @@ def slowdown_factors(kernels: Sequence[Kernel], gpu: Gpu) -> Floats | None:
 
     The factor of kernels that name no generation is 1. Return None if no kernel names one.
     """
-    rows = [row for row, kernel in enumerate(kernels) if kernel.generation]
-    if not rows:
+    if not any(kernel.generation for kernel in kernels):
         return None
-    factors = np.ones(len(kernels))
-    for row in rows:
-        factors[row] = 1 / _speed(kernels[row], gpu.architecture)
-    return factors
+    return np.array([1 / _speed(kernel, gpu.architecture) for kernel in kernels])
 
 
 def _speed(kernel: Kernel, architecture: str) -> float:

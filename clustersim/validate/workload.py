@@ -503,6 +503,7 @@ class _Draft:
         unfit = {
             "parallelism.overlap.tp": not self.get("parallelism.sequence_parallel"),
             "training.fp8_scaling": self.get("training.precision") != "fp8",
+            "training.attention": "cudnn_fp8" not in SPEEDS.get(self.architecture, {}),
         }
         for phrase, matched in phrases(self.run, self.architecture, self.view.hidden):
             captured = phrase.value == "layer" and self.get(phrase.key) == "full"  # full graphs include layers
