@@ -254,7 +254,7 @@ def _table_lines(weights: WeightsTable) -> list[str]:
 
 
 def _judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> WeightsTable:
-    """Return errors on measured kernels as a table, one row per group."""
+    """Return errors on measured kernels as a table, a row per group by `keys`. split: of the FP32 kernels, for the title."""
     from clustersim.lab.evaluate import KEYS
     from clustersim.lab.model_card import WeightsTable, percent
     from clustersim.units import seconds

@@ -157,10 +157,7 @@ class RankTrace:
         self.last = waits[0] if waits else None
 
     def _collective(self, family: str, op: str, size: float) -> Attributes:
-        """Return the attributes of a collective of `size` bytes in the rank's group of a family.
-
-        Raises InputError for an operation that Chakra does not have.
-        """
+        """Return the attributes of a collective of `size` bytes in the rank's group. Raises InputError for an unknown op."""
         if op not in TYPES:
             raise InputError(f"Chakra has no collective like {op} (of {family}); export a job without it")
         put_in = size / self.families[family].shape[1] if op == "all_gather" else size
@@ -200,10 +197,7 @@ def _sized(size: float) -> Attributes:
 
 
 def group_name(families: Mapping[str, Ints], family: str, group: int) -> str:
-    """Return the number of a group as text. Groups count from 1, by family in alphabetical order, without pairs.
-
-    Raises ValueError for a family of pairs (`p2p…`).
-    """
+    """Return a group's number as text, from 1, by family in alphabetical order. Raises ValueError for pairs (`p2p…`)."""
     names = sorted(name for name in families if not name.startswith("p2p"))
     return str(1 + sum(len(families[name]) for name in names[: names.index(family)]) + group)
 

@@ -196,7 +196,7 @@ COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")
 
 
 def summary(shared: Shared) -> dict[str, Any]:
-    """Return the content of `summary.json` of jobs on one cluster as plain data; keys carry their units."""
+    """Return the content of `summary.json` of jobs: `cluster`, `jobs`, `meetings` (`shared_links` of two), `simulated`, …."""
     return {
         "cluster": cluster_facts(shared.cluster),
         "warnings": [*shared.cluster.notes, *shared.cluster.warnings],
@@ -256,7 +256,7 @@ def _exposed(parts: dict[str, float]) -> float:
 
 
 def _simulated(shared: Shared) -> dict[str, Any]:
-    """Return the number of ranks, events and links simulated; `links` of the largest simulation, `events` of the common one."""
+    """Return the numbers of `ranks`, `rank_classes`, `link_classes` (most of a job), `events`, …, and simulated `seconds`."""
     links = max((job.plan.network.cells.links for job in shared.jobs), key=lambda job: len(job.of))
     first = shared.jobs[0].steps[0]
     return {

@@ -43,7 +43,7 @@ def save(target: Path, summary: Mapping[str, Any], shared: Shared, question: Que
 
 
 def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:
-    """Return one row per job: name, nodes, GPUs, degrees, its step alone and with the other jobs, and their parts (in s)."""
+    """Return a row per job: its facts in `summary`, degrees, `peak_memory_bytes`, `PART_alone_s` and `PART_together_s`, …."""
     import polars as pl
 
     return pl.DataFrame(
@@ -62,7 +62,7 @@ def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def steps_table(summary: Mapping[str, Any]) -> pl.DataFrame:
-    """Return one row per complete step of a job: start and duration (s), and whether the means count it."""
+    """Return a row per complete step: `job`, `step` (number), start and duration (s), and whether the means count it."""
     import polars as pl
 
     steps = [(job["name"], number, step) for job in summary["jobs"] for number, step in enumerate(job["steps"])]
@@ -70,7 +70,7 @@ def steps_table(summary: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def links_table(shared: Shared) -> pl.DataFrame:
-    """Return one row per directed link and job: tier, index, capacity, mean bytes/s, utilization by the job and by all."""
+    """Return a row per directed link and job: `tier`, `index`, `capacity_bytes_per_s`, `bytes_per_s`, `utilization`, …."""
     import polars as pl
 
     job, link = np.nonzero(shared.rates)
@@ -110,10 +110,7 @@ RUNS = 3
 
 
 def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[str]:
-    """Return the summary as lines of text; with `verbose`, including the errors of kernel times.
-
-    `took` is the wall time of the simulation in seconds.
-    """
+    """Return the summary as lines of text; with `verbose`, also errors of kernel times. took: wall seconds of the simulation."""
     predictors = [job["predictor"] for job in summary["jobs"]]
     length = f" for {seconds(summary['simulated']['seconds'])}"
     last = [

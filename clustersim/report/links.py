@@ -36,8 +36,7 @@ class Limit(NamedTuple):
 def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit]:
     """Return the limiting links of each call, (collective or message, group cell), phase by phase.
 
-    A transfer whose rate NCCL or its GPUs limit has no limiting link. Rates are for an idle fabric, without what transfers take
-    from each other.
+    A transfer whose rate NCCL or its GPUs limit has no limiting link. Rates are for an idle fabric, without other transfers.
     """
     cells: dict[Variant, list[int]] = {}
     for variant, cell in calls:

@@ -79,7 +79,7 @@ def encoded(columns: TableColumns) -> bytes:
 
 
 def _type(column: _Column) -> int:
-    """Return the physical type of a column."""
+    """Return the number of a column's physical type in Parquet."""
     return _TEXT if isinstance(column, Texts) else _TYPES[column.dtype.str[1:]]
 
 

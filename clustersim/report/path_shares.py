@@ -32,7 +32,7 @@ _SEVERAL = 16  # largest number of node types: a rate of more than a sixteenth o
 
 
 def path_shares(path: Path, limits: Iterable[Limit], width: int) -> dict[str, dict[str, float] | list[dict[str, Any]]]:
-    """Return the seconds of the critical path, divided in three ways, the longest first.
+    """Return the seconds (`path_s`) of the critical path, divided in three ways, the longest first.
 
     `by_stream_s` is {stream: seconds}. `by_link` are rows of a link and the number of equally slow ones in its tier, or `what`
     else. `by_rank` are rows of a rank, the number it stands for, and its pipeline rank. `limits` belong to the transfers on the
@@ -133,7 +133,7 @@ def undirected(link: str) -> str:
 
 
 def healthy_links(topology: Topology, kind: str) -> dict[str, Any] | None:
-    """Return the row of all healthy links of a kind, such as `nvlink`, that do not limit anything; None without any."""
+    """Return `_link` of all healthy links of a kind, such as `nvlink`, that do not limit anything; None without any."""
     healthy = [
         tier.first + np.flatnonzero(topology.capacity[tier.span] >= _SLOW * rate)
         for tier, rate in zip(topology.tiers, healthy_rates(topology).tolist(), strict=True)
@@ -161,7 +161,7 @@ def _healthy_rate(capacity: Floats, mixed: bool) -> float:
 
 
 def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any]:
-    """Return the row of identical links, named by the first slow one, else by the first. seconds: on the path (`path_s`)."""
+    """Return the row of identical links: `link` (first slow one, else the first), `from`, `to`, `slow`, …, `path_s` (seconds)."""
     tiers, behind = _tiers(topology, links)
     slow = [topology.link_name(link) for link, late in zip(links, behind, strict=True) if late]
     named = links[int(np.argmax(behind))]

@@ -110,10 +110,9 @@ def detailed_trace(
 def write_trace(
     path: Path, trace: StepTrace, summary: dict[str, Any], question: str, progress: Callable[[str], None]
 ) -> int:
-    """Write a trace and return its number of events.
+    """Write a trace and return its number of events. question: its digest.
 
-    `question` is the digest of the question. Raises InputError if the path cannot be written, and DiskFullError if the disk is
-    full.
+    Raises InputError if the path cannot be written, and DiskFullError if the disk is full.
     """
     shown = {"ranks": int(trace.record.plan.size.sum()), "ranks_shown": sum(rank.ranks for rank in trace.drawn)}
     facts = trace_facts(summary, question, {**shown, "kernels_shown": bool(trace.seconds)})

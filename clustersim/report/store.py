@@ -206,7 +206,7 @@ def manifest(folder: Path) -> Manifest | None:
 
 
 def write_manifest(folder: Path, data: Manifest) -> None:
-    """Write the manifest of a result."""
+    """Write the manifest of a result to a folder. Raises OSError."""
     write_json(folder / MANIFEST, data.written())
 
 

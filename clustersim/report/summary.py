@@ -181,7 +181,7 @@ def split_facts(job: Job) -> dict[str, Any]:
 
 
 def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, full_attention: bool) -> dict[str, Any]:
-    """Return step time with interval, tokens/s, FLOP/s and MFU of a step that is simulated to take `end` seconds.
+    """Return `step_time_s` (`end`), `expected_step_time_s` with its interval, `tokens_per_s`, `mfu`, … of a simulated step.
 
     full_attention: whether model FLOP count causal attention in full.
     """

@@ -15,9 +15,9 @@ from clustersim.report.parquet import TableColumns, Texts
 
 
 def spans_table(record: Record) -> TableColumns:
-    """Return one row per span: rank (first of its cell), number of ranks, stream, kind, stage, microbatch, times in s.
+    """Return a row per span: `rank` (first of its cell), `ranks`, `stream`, `kind`, `stage`, `microbatch`, and times in s.
 
-    `asked_s` is when the rank requested it, `start_s` when it started, `compute_s` the seconds of computation in it.
+    `asked_s` is when the rank requested it, `start_s` to `end_s` when it ran, `compute_s` the seconds of computation in it.
     """
     spans = sorted(record.spans, key=lambda s: (s.rank, s.stream, s.start, s.end))
     plan, cell = record.plan, np.array([s.rank for s in spans], np.int64)
@@ -41,7 +41,7 @@ def _floats(values: Iterable[float]) -> Floats:
 
 
 def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) -> TableColumns:
-    """Return one row per rank cell: first rank, number of ranks, pipeline rank, and breakdown in s."""
+    """Return a row per rank cell: `rank` (the first), `ranks` (number), `pipeline_rank`, and `PART_s` of its parts."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {
         "rank": plan.first,
@@ -52,7 +52,7 @@ def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) 
 
 
 def memory_table(memory: list[RankMemory], record: Record, stage_of: list[int]) -> TableColumns:
-    """Return one row per pass of each pipeline rank: its times on the first rank in s, and the memory in bytes by kind."""
+    """Return a row per pass: `pipeline_rank`, `stage`, `kind`, `microbatch`, `KIND_bytes`, `start_s`, `end_s` on a first rank."""
     cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
     known = _times(record, set(cells.values()))
     passes = [(rank, action) for rank, each in enumerate(memory) for action in each.row]
@@ -90,7 +90,7 @@ def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], t
 
 
 def links_table(record: Record) -> TableColumns:
-    """Return one row per directed link with traffic: tier, index in it, capacity, bytes, mean utilization over the step."""
+    """Return a row per directed link with traffic: `tier`, `index` in it, `capacity_bytes_per_s`, `bytes`, `utilization`."""
     topology, crossed = record.plan.network.topology, link_bytes(record.plan)
     used = np.flatnonzero(crossed)
     tiers, index = tier_of(topology, used)

@@ -235,8 +235,7 @@ def slices(
 ) -> Iterator[str]:
     """Yield the events of a span's slice and of the flows inside it; nothing for READY, a mark of the host.
 
-    track: {stream: thread}. details: function from a span, and a flow inside it or None, to the slice's arguments as JSON
-    without braces.
+    track: {stream: thread}. details: function from a span, and a flow inside it or None, to the slice's JSON without braces.
     """
     if span.kind == READY:
         return

@@ -93,7 +93,7 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
 
 
 def slower_overlap(overlap: str, step: float, plain: float) -> str:
-    """Return the warning for tensor-parallel overlap `overlap` that lengthens a step: to `step` seconds, from `plain` without."""
+    """Return the warning for tensor-parallel overlap that lengthens a step to `step` seconds, from `plain` without it."""
     return (
         f"parallelism.overlap.tp: {overlap} makes the step {step / plain - 1:.1%} longer: {seconds(plain)} without; "
         "chunks of these layers are too small to hide what they cost, so leave it out"
