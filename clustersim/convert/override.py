@@ -116,13 +116,13 @@ def presets() -> dict[str, Path]:
 
 @cache
 def preset(name: str) -> dict[str, object]:
-    """Return the keys of a shipped node type as in its file."""
+    """Return the keys of a shipped node type as in its file. name: one of `presets()`."""
     return read_packaged(PRESETS / f"{name}.yaml").data
 
 
 @cache
 def preset_node(name: str) -> Node:
-    """Return a shipped node type, validated."""
+    """Return a shipped node type, validated. name: one of `presets()`."""
     return validate(Node, read_packaged(PRESETS / f"{name}.yaml"))
 
 

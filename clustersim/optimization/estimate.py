@@ -182,7 +182,7 @@ class Estimator:
         return bounds[[number[first[key]] for key in keys]]
 
     def _times(self, tile: EstimatedTile, hidden: Hidden = ()) -> Floats:
-        """Return the fields of `PassSeconds` of each kind of layer (kinds, 10)."""
+        """Return the fields of `PassSeconds` of each kind of layer (kinds, 10). hidden: as in `seconds`."""
         if hidden not in tile.times:
             tile.times[hidden] = np.array([self.layers.seconds(tile.job, steps, hidden) for steps in tile.steps])
         return tile.times[hidden]
@@ -507,7 +507,7 @@ class _Columns:
 
 
 def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
-    """Return the earliest end of each rank's last backward pass: after its own work, or that of all ranks after it."""
+    """Return the earliest end (rows, ranks) of each rank's last backward pass: after its own work, or that of ranks after it."""
     step = backward[:, :-1] + message[:, 1:]
     between = np.concatenate([np.zeros((len(last), 1)), np.cumsum(step, axis=1)], axis=1)
     return np.asarray(np.maximum.accumulate((last + between)[:, ::-1], axis=1)[:, ::-1] - between)

@@ -611,7 +611,7 @@ class _CandidateSearch:
             )
 
     def _simulated(self, point: Point) -> Row:
-        """Return the row of a point, whose memory is checked before its simulation."""
+        """Return the row of a point from the shared work; its memory is checked before its simulation."""
         known = len(self.shared.rows)
         row = self.shared.row(self.space.case, point)
         self.new_simulations += len(self.shared.rows) > known

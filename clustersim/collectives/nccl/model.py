@@ -174,7 +174,7 @@ def _inside(case: TuningCase, algorithm: str) -> tuple[float, float, float]:
 
 
 def _between(case: TuningCase, algorithm: str, protocol: int) -> float:
-    """Return the seconds of a hop between nodes. In the tuner, Simple waits for the NIC twice, because it flushes."""
+    """Return the seconds of a hop between nodes. The tuner's Simple (`protocol` 2) waits for the NIC twice, as it flushes."""
     constants = case.constants
     as_tree = case.shape.per_node == 1 and constants.single_tree and algorithm == "ring"
     hop_seconds = constants.net["tree" if as_tree else algorithm][protocol] * US

@@ -119,7 +119,7 @@ def _attention(model: DecoderShape, qkv: Any, angles: tuple[Any, Any]) -> Any:
 
 
 def rotate(x: Any, cosine: Any, sine: Any) -> Any:
-    """Return x with rotary positions, given the cosines and sines of their angles."""
+    """Return x (…, sequence, dim) with rotary positions. cosine, sine: of their angles, as from `angles`."""
     left, right = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-right, left), dim=-1) * sine
 
