@@ -267,7 +267,7 @@ def on_machine(
     changes: Mapping[str, object],
     axes: Mapping[str, Sequence[object]] | None = None,
 ) -> dict[str, object]:
-    """Return overrides by dotted key with a machine file's. axes: keys with several values. Raises InputError if unfit."""
+    """Return overrides by dotted key with a machine file's. axes: keys with several values. Raises InputError if it is unfit."""
     if machine is None:
         return dict(changes)
     from clustersim.calibration.machine import Machine

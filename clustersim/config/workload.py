@@ -553,7 +553,7 @@ class Parallelism(Spec):
 
     @property
     def uncut(self) -> Self:
-        """The same split without stages and replicas, gradients summed or not as before: all of it that layers depend on."""
+        """The same split without stages and replicas, gradients summed or not as before, on which alone layers depend."""
         changes = {"dp": 1, "pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
         summed = {"fsdp": self.fsdp.model_copy(update={"no_sync": self.no_sync})} if self.zero == 3 else {}
         return self.model_copy(update=changes | summed)

@@ -81,7 +81,7 @@ def _shares(link: Ints, weight: Floats, free: Floats) -> Floats:
 def _tightest(link: Ints, share: Floats, limit: Floats, links: int) -> NDArray[np.bool_]:
     """Return a mask of the loads whose link limits all variables that load it, which neither other links nor bounds do.
 
-    share: bytes/s per unit of weight of each load's link. limit: lowest share or bound of each load's variable (bytes/s).
+    share: bytes/s per weight on each load's link. limit: lowest share or bound of its variable (bytes/s). links: number of links.
     """
     looser = np.zeros(links, bool)  # whether one of its variables has a tighter link or bound
     looser[link[share > limit * _SAME]] = True

@@ -132,7 +132,7 @@ def _facts(change: WhatIf, step: float, question: StepQuestion) -> dict[str, Any
 def explained(
     question: StepQuestion, progress: Progress = silent, known: StepResult | None = None, figures: Figures | None = None
 ) -> Explanation:
-    """Return a run's explanation. known: its result, if it was simulated. figures: prices; None: default. Raises InputError."""
+    """Return a run's explanation. known: its result, if simulated. figures: prices of what-ifs. Raises InputError."""
     document = question.document
     progress("the run as it is")
     simulator = Simulator(known.topology if known else build(document))

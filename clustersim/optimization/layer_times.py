@@ -120,7 +120,7 @@ class LayerTimes:
         return PassSeconds(forward, backward, weights, inputs, *exchanged, *ends, *waits)
 
     def _least(self, job: Job, layer: LayerSteps, hidden: Collection[str]) -> dict[Kernel | Waited, float]:
-        """Return {item: least seconds that one execution adds}. A collective adds what overlap leaves, 0 if `hidden`."""
+        """Return {item: least seconds that one execution adds}; of a collective what overlapped kernels leave, 0 if `hidden`."""
         known = self.preparation.seconds(job, layer.kernels)
 
         def least(item: Kernel | Waited) -> float:

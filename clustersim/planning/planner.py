@@ -377,7 +377,7 @@ class Planner:
         return self.spaces[key]
 
     def _requested(self, point: Point, axes: Mapping[str, Sequence[object]] | None = None) -> SweepSpace:
-        """Return the space of `axes` and all legal values of the keys that `point` leaves open. Raises InputError."""
+        """Return the space of `axes`, the point's other keys, and all legal values of open keys. Raises InputError if illegal."""
         fixed = {key: value for key, value in point.items() if key not in (axes or {})}
         space = SweepSpace(axes or {}, fixed, frozenset(), tuple(free(point)))
         check_values(self.case, space)

@@ -35,7 +35,7 @@ class _Other(NamedTuple):
 
 
 def why_none(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Point]]) -> str:
-    """Return one sentence: the requests that have plans on a kind of cluster. tried: lists of it, once per batch, without one."""
+    """Return one sentence: the requests that have plans on a kind of cluster. tried: its lists, once per batch; none has one."""
     kinds = [*chain(*tried)]
     clusters, most = planner.clusters(kinds[0]), int(str(kinds[-1][BATCH]))
     gpu = clusters.simulator.cluster.gpu.name

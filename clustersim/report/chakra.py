@@ -157,7 +157,7 @@ class RankTrace:
         self.last = waits[0] if waits else None
 
     def _collective(self, family: str, op: str, size: float) -> Attributes:
-        """Return the attributes of a collective of `size` bytes in the rank's group. Raises InputError for an unknown op."""
+        """Return the attributes of a collective of `size` bytes in the rank's group. Raises InputError if Chakra lacks `op`."""
         if op not in TYPES:
             raise InputError(f"Chakra has no collective like {op} (of {family}); export a job without it")
         put_in = size / self.families[family].shape[1] if op == "all_gather" else size

@@ -80,7 +80,7 @@ def arranged(point: Point) -> Point:
 
 
 def without(sweep: SweepSpace, legal_points: Sequence[Point]) -> list[Point]:
-    """Return a point for each given value that no legal point has, for its reason. Raises InputError without any points."""
+    """Return a point for each given value that no legal point has, to report why. Raises InputError without any points."""
     has = {(key, str(point[key])) for point in legal_points for key in sweep.axes}
     more = [point for point in sweep.space() if any((key, str(point[key])) not in has for key in sweep.axes)]
     if not legal_points and not more:

@@ -122,7 +122,7 @@ _RANGE = re.compile(r"(\d+)(?:(?:-|\.\.)(\d+)(?:x(\d+))?)?")
 
 
 def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
-    """Return the integers, from `least` on, in `1,2,4`, `1-4` or `64..4096x2` (doubled). Raises InputError for other texts."""
+    """Return the integers, from `least` on, in `1,2,4`, `1-4`, `64..4096x2` (times 2). Raises InputError for other texts."""
     result: list[int] = []
     for part in words(option, text):
         match = _RANGE.fullmatch(part)

@@ -174,7 +174,7 @@ class NextHops(NamedTuple):
 
 
 def next_hops(wires: Wires, dead: Mask | None = None) -> NextHops:
-    """Return the links on shortest paths to each leaf without `dead` (links,). Raises UnreachableError if a leaf is cut off."""
+    """Return the links on shortest paths to each leaf, but not those in mask `dead`. Raises UnreachableError without a path."""
     count, vertices = len(wires.tail), len(wires.names)
     order = np.lexsort((np.arange(count) % max(count // 2, 1), wires.tail))  # a vertex's links as in the file
     order = order if dead is None else order[~dead[order]]

@@ -214,7 +214,7 @@ class _Draft:
         self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 
     def model(self) -> None:
-        """Set the shapes from the row, its launch file, or the known model or family of its name. Raises Refusal without any."""
+        """Set shapes from the row, its launch file, or the known model or family. Raises Refusal without layers or hidden."""
         run, shapes = self.run, self.spec["model"]
         columns = {name: getattr(run, name) for name in ("layers", "hidden", "heads", "vocab", "experts", "topk")}
         columns |= {"ffn": run.ffn_hidden, "shared_experts": run.shared_experts}
