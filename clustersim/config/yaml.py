@@ -120,7 +120,7 @@ class _Reader:
         self.path, self.foreign, self.positions = path, foreign, dict[Loc, Position]()
 
     def count(self, node: YamlNode, depth: int, known: dict[int, int]) -> int:
-        """Return the number of values in a node at `depth`, counting each use of an alias. known: counts so far by node id."""
+        """Return the number of values in a node, aliases at each use. Raises ConfigError if too deep. known: counts by id."""
         if id(node) not in known:
             if depth > MAX_DEPTH:
                 raise self.too_many(node)

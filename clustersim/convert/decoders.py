@@ -292,7 +292,7 @@ def state_space(config: Config) -> dict[str, int]:
 
 
 def mixed_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return {`mixer`: name} for each layer, {} for attention: by `layer_types`, or attention at every n-th or listed layer."""
+    """Return {`mixer`: name} for each layer, {} for attention: by `layer_types`, else attention at every n-th or listed layer."""
     kinds, every = config.listed("layer_types", "words"), config.count("full_attention_interval", default=layers + 1)
     listed = [*config.listed("full_attn_idxs", "layers"), *config.listed("attn_layer_indices", "layers")]
     other = "delta" if config.get("linear_key_head_dim") else "conv" if config.get("conv_L_cache") else "mamba2"

@@ -39,7 +39,7 @@ class Shard(NamedTuple):
         return f"shard-{self.number}-of-{self.parts}"
 
     def points(self, space: Sequence[Point]) -> list[Point]:
-        """Return the points of this part: every `parts`-th one."""
+        """Return the points of this part: every `parts`-th one, from number `number` on."""
         return list(space[self.number - 1 :: self.parts])
 
     @classmethod

@@ -109,7 +109,7 @@ def _fused_attention(text: str) -> bool:
 
 
 def _overlap_tp(text: str) -> bool | str:
-    """Return a value of `parallelism.overlap.tp`, or whether the option of the framework (`--tp-comm-overlap`) is set."""
+    """Return a value of `parallelism.overlap.tp`, or whether `--tp-comm-overlap` is set. Raises ValueError for other words."""
     plain = "none" if text.lower() in NONE - {"0", "false", "f"} else text.lower()
     return plain if plain in ("none", "bulk", "ring", "async") else _flag(text)
 

@@ -198,7 +198,7 @@ def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tupl
     gpus = np.asarray(ranks)[None]
 
     def choice() -> Choice:
-        """Return the choice, for the cache."""
+        """Return the choice of `named`, which the topology caches."""
         phase_loads = [loads(topology, gpus, part) for part in _phases(topology, gpus, op, algorithm, shares)]
         delay = math.fsum(float(load.latency[0]) for load in phase_loads)
         rate = 1 / math.fsum(1 / float(load.bound[0]) for load in phase_loads)

@@ -79,7 +79,7 @@ class CsvTable:
         return [text in YES for text in texts]
 
     def each(self, column: str, convert: Callable[[str], str]) -> list[str]:
-        """Return the cells of a column after `convert`, called once for each distinct text. Its errors get the row's position."""
+        """Return `convert` of each cell, called once per text. Raises DataError with the row for its errors and blank cells."""
         texts, known = self.texts(column), dict[str, str]()
         for row, text in enumerate(texts):
             if text not in known:

@@ -57,7 +57,7 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 def _graph(trunks: Trunks, leaves: Sequence[str], rate: Floats, cables: Floats) -> Wires:
-    """Return the directed links of trunks: first all from a to b, then all reversed."""
+    """Return the directed links of trunks: first all from a to b, then all reversed. rate (bytes/s), cables: of each (links,)."""
     names = tuple(dict.fromkeys([*leaves, *(end for t in trunks for end in (t.a, t.b))]))
     number = {name: i for i, name in enumerate(names)}
     a, b = np.array([(number[t.a], number[t.b]) for t in trunks], np.int64).reshape(-1, 2).T
