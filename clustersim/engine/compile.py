@@ -373,7 +373,7 @@ class Activities:
         flows, equivalent = self.network.flows(call), self.network.equivalent_cells(call.group)
 
         def make(row: EquivalentCells) -> Activity:
-            """Return the activity. row: one entry of `Network.equivalent_cells`."""
+            """Return the activity of the call on the flows of its cell. row: one entry of `Network.equivalent_cells`."""
             [(cell, same_times)] = row
             cell_flows = flows[cell]
             if (call, same_times) not in self.times:
