@@ -361,7 +361,8 @@ class Classes(NamedTuple):
 def classes(side: Side) -> Classes:
     """Return the routing classes of one side: endpoints with equal key and `route_class` form a class."""
     order = np.lexsort((side.endpoints.node, side.route_class, side.endpoints.key))
-    endpoints, number, nic_position, seconds = side.endpoints.only(order), *(x[order] for x in side[1:])
+    endpoints, seconds = side.endpoints.only(order), side.seconds[order]
+    number, nic_position = side.route_class[order], side.nic_position[order]
     start = np.flatnonzero((np.diff(endpoints.key, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
     size = np.diff(start, append=len(number))
     slowest = _first_largest(seconds, start, size)

@@ -139,8 +139,9 @@ def attention_cases(row: SuiteRow) -> Iterator[Case]:
     """
     queries, keys = (row.get("own", row.get("seq")) * count // 2 for count in row.get("halves", (2, 2)))
     batch, causal = max(1, row.get("tokens", 0) // queries), row.get("causal", queries == keys)
+    heads, kv_heads = row.get("heads", (32, 8))
     for op in ("forward", "backward"):
-        kernel = attention(op, "bf16", batch, *row.get("heads", (32, 8)), queries, keys, row.get("dim", 128), causal)
+        kernel = attention(op, "bf16", batch, heads, kv_heads, queries, keys, row.get("dim", 128), causal)
         yield Case("attention", kernel, note=row.get("note", "flash"), tier=row["tier"])
 
 

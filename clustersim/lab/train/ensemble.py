@@ -87,7 +87,9 @@ def minimize(
         guess = log_seconds(torch, parameters, {k: v[rows] for k, v in data.items()})
         error = torch.nn.functional.huber_loss(guess, target[rows], reduction="none", delta=0.1)
         # the mean squared distance of parameters from their priors, in deviations
-        strain = sum((((parameters[k] - mean) / spread) ** 2).mean() for k, (mean, spread) in (prior or {}).items())
+        strain: Any = sum(
+            (((parameters[k] - mean) / spread) ** 2).mean() for k, (mean, spread) in (prior or {}).items()
+        )
         loss = (error * weights[rows]).mean() * plan.members + PULL * strain
         optimizer.zero_grad()
         loss.backward()
