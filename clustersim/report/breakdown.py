@@ -147,7 +147,7 @@ def _computed(record: Record) -> Iterable[Part]:
     # with launches of the host, time without computation is divided by kernel times
     launched = any(timing.launched for timing in tasks.timings)
     moves, shares = _inside(tasks) if launched else tasks.once("inside", lambda: _inside(tasks))
-    work = np.where(moves, tasks.compute, np.inf)[shape.event_task]
+    work = np.where(moves, tasks.compute, np.inf).take(shape.event_task)
     if record.slowed is not None:
         work += record.slowed
     np.minimum(work, took, out=work)
@@ -184,19 +184,21 @@ def _shares(timing: SegmentTimes) -> dict[str, float]:
 
 def _waited(record: Record) -> Iterable[Part]:
     """Yield the exposed communication that compute streams wait for. The rest of the waits is for other ranks."""
-    shape, wait, event, begin = record.shape, record.shape.executed_wait, record.wait_event, record.wait_begin
+    shape, wait, begin = record.shape, record.shape.executed_wait, record.wait_begin
+    event = record.wait_event.astype(np.int64)  # as numpy would for each use below
     names, kind = record.wait_kinds
     # until a message is sent, its receiver waits for another rank
-    sent = np.where((shape.wait_stage >= 0)[wait], record.requested[event], -np.inf)
-    end = record.ends[event]
+    sent = np.where((shape.wait_stage >= 0).take(wait), record.requested.take(event), -np.inf)
+    end = record.ends.take(event)
     long = np.where(event >= 0, np.maximum(end - np.maximum(begin, sent), 0.0), 0.0)
     seconds, rank = summed(wait, long, len(kind)), shape.wait_rank
+    transfers = np.array([bool(name) and name not in WHOLE_WAITS for name in names], bool)[kind]
+    places = np.flatnonzero(transfers.take(wait) & (long > 0.0))
     for number, name in enumerate(names):
-        of_kind = kind == number
         if name in WHOLE_WAITS:
+            of_kind = kind == number
             yield WHOLE_WAITS[name], rank[of_kind], seconds[of_kind]
-        elif name:
-            rows = np.flatnonzero(of_kind[wait] & (long > 0.0))
+        elif len(rows := places[kind[wait[places]] == number]):
             moved = _moved(record, name, rank[wait[rows]], begin[rows], end[rows])
             yield PART_OF.get(name, name), rank[wait[rows]], moved
 
