@@ -10,9 +10,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-ROOM = 256 << 20
+ROOM = 128 << 20
 """Bytes of cached arrays per cluster."""
-_LEAST = 16 << 10  # smallest size counted for an answer, so that at most 16,384 are kept
+_LEAST = 16 << 10  # smallest size counted for an answer, so that at most 8,192 are kept
 Answer = TypeVar("Answer")
 
 

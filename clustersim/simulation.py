@@ -192,20 +192,23 @@ class Simulator:
             progress(f"draw {(number + 1) / count:.0%}")
         return steps
 
-    def outline(self, job: Job, engine: Engine = "simpy") -> dict[str, Any]:
-        """Simulate one step of a loaded job. Return `report.summary.outline`, which tables of many jobs show."""
+    def outline(self, job: Job, engine: Engine = "simpy", keep: bool = True) -> dict[str, Any]:
+        """Simulate one step of a loaded job. Return `report.summary.outline`, which tables of many jobs show.
+
+        keep: whether to cache its compiled plan, of some megabytes, for jobs that differ only in kernel seconds.
+        """
         job = self.placed(job)
         self.preparation.must_fit(job, ignorable=False)
-        work, record = self._simulate_cached(job, engine)
+        work, record = self._simulate_cached(job, engine, keep)
         plan, parts = record.plan, breakdown(record)
         path = critical_path(record)
         kernels = step_kernels(work, path, self.preparation.bounds(work))
         return outline(self.cluster, work, plan, record, parts, kernels, self.preparation.peaks(job))
 
-    def _simulate_cached(self, job: Job, engine: Engine) -> tuple[Work, Record]:
+    def _simulate_cached(self, job: Job, engine: Engine, keep: bool = True) -> tuple[Work, Record]:
         """Simulate a step of a placed job on the first GPUs, with the compiled plan of a job of equal structure, if cached."""
         # if the host launches ahead, times decide what waits for it, so a plan holds only for its own times
-        structure = None if self.preparation.runs_on(job) else self.preparation.structure(job)
+        structure = self.preparation.structure(job) if keep and not self.preparation.runs_on(job) else None
         work = self.preparation.work(job, np.arange(job.mesh.size))
         return work, run_step(work, self.cluster, engine=engine, cache=self.plans, structure=structure)
 

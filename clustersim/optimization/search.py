@@ -144,7 +144,7 @@ class SharedWork:
     def row(self, case: SweepInputs, point: Point) -> Row:
         """Return the row of a point, simulated the first time."""
         if (key := repr(point)) not in self.rows:
-            self.rows[key] = evaluate(case, point)
+            self.rows[key] = evaluate(case, point, keep=False)
         return self.rows[key]
 
 
@@ -226,6 +226,7 @@ def sizes(space: CandidateSpace, shared: SharedWork) -> Sizes:
                     chosen = [(sized.split.place, sized.dp, sized.changes[NODES]) for sized, _ in rows]
                     columns = np.array(chosen, int).reshape(-1, 3).T
                     parts.append(np.array([*columns, *tile.rows.load(rows), seconds])[:, fits])
+                tile.rows.layers = None  # some hundred megabytes for all tiles of a mixture of experts
             if not any(part.size for part in parts[known:]):  # larger microbatches need no less memory
                 break
     table = np.concatenate(parts, axis=1)
@@ -359,20 +360,16 @@ class _CandidateSearch:
         except InputError:
             return None
 
-    def _bound(self, tile: _Tile, more: bool = True) -> None:
-        """Bound the rows of a tile. more: push derived tiles too. Raises InputError if all rows are illegal."""
-        estimator = self.estimator(tile)
+    def _bound(self, tile: _Tile) -> None:
+        """Bound the rows of a tile, or only those it names; push those tiles too that are derived from a whole one. Raises
+        InputError if all rows are illegal."""
+        estimator, whole = self.estimator(tile), not tile.each
         layers = tile.rows.layers or estimator.tile(tile.rows.job)  # raises the error of an illegal tile
-        if tile.each:
-            seconds, memory = (find(layers, columns(tile.each)) for find in (estimator.seconds, estimator.memory))
-        else:
-            tile.each = tile.rows.rows
-            seconds = self._seconds(tile, layers)
-            if tile.rows.memory is None:
-                tile.rows.memory = estimator.memory(layers, columns(tile.each))
-            memory = tile.rows.memory
+        tile.each = tile.each or tile.rows.rows
+        rows = columns(tile.each)
+        seconds = self._seconds(tile, layers) if whole else estimator.seconds(layers, rows)
         values = np.maximum(self._values(tile, tile.each, seconds), tile.least)
-        fits = _fits(tile, memory)
+        fits = _fits(tile, estimator.memory(layers, rows))
         if not fits.all():
             self.out.add(TOO_LARGE, count=sum(1 + len(tile.each[row][1].others) for row in np.flatnonzero(~fits)))
         order = np.lexsort((np.arange(len(fits)), values[:, 1], values[:, 0]))
@@ -380,7 +377,7 @@ class _CandidateSearch:
         tile.order, tile.values = order.tolist(), values[order]
         for part in tile.kinds():
             self._push_row(part, 0)
-        if more:
+        if whole:
             self._follow(tile, layers)
 
     def _seconds(self, tile: _Tile, layers: EstimatedTile, hidden: Hidden = ()) -> Floats:
@@ -606,9 +603,7 @@ class _CandidateSearch:
             else:
                 self.out.add(found["status"], found["reason"])
         if order.others:
-            self._bound(
-                _Tile(tile.rows, tile.family, item.value, each=[(split, other) for other in order.others]), more=False
-            )
+            self._bound(_Tile(tile.rows, tile.family, item.value, each=[(split, other) for other in order.others]))
 
     def _simulated(self, point: Point) -> Row:
         """Return the row of a point from the shared work; its memory is checked before its simulation."""

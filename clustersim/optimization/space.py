@@ -74,7 +74,10 @@ class Order(NamedTuple):
     """One choice of the keys that a split leaves open."""
 
     path: PlaceInSpace
-    point: Point
+    values: Point
+    """Values of the keys of `ORDERS`, one mapping for all orders that differ in traffic."""
+    traffic: Point
+    """Values of `TRAFFIC_KEYS`, one mapping for all orders with these."""
     zero: int
     schedule: str
     vpp: int
@@ -121,8 +124,6 @@ class TileRows:
     layers: EstimatedTile | None = None
     seconds: dict[Hidden, Floats] = field(default_factory=dict)
     """Lower bounds of steps, by the groups whose collectives are left out (each: rows)."""
-    memory: Floats | None = None
-    """Lower bounds of peak bytes (rows,)."""
 
     @cached_property
     def count(self) -> int:
@@ -138,7 +139,7 @@ class TileRows:
     def point(self, sized: SizedSplit, order: Order) -> tuple[PlaceInSpace, Point]:
         """Return (index, point) of a candidate."""
         index = (sized.split.place, *self.path, *order.path)
-        return index, arranged({**sized.split.point, **self.changes, **order.point, **sized.changes})
+        return index, arranged({**sized.split.point, **self.changes, **order.values, **order.traffic, **sized.changes})
 
     def load(self, rows: Sequence[tuple[SizedSplit, Order]]) -> Load:
         """Return the load of candidates, as columns."""
@@ -414,14 +415,16 @@ class CandidateSpace:
             filled = {**point, **values}
             key = (same[0], *same[5:], zero, vpp)
             if key not in self._traffic:
-                self._traffic[key] = list(self.fill(filled, self.traffic))
+                several = self.fill(filled, self.traffic)
+                self._traffic[key] = [
+                    (more, {key: at[key] for key in self.traffic if key in at}) for more, at in several
+                ]
             orders = []
-            for more, extended in self._traffic[key]:
-                traffic = {key: extended[key] for key in self.traffic if key in extended}
+            for more, traffic in self._traffic[key]:
                 reduce, gather, away = (
                     bool(traffic.get(key, getattr(split.overlap, key.rpartition(".")[2]))) for key in TRAFFIC_KEYS
                 )
-                orders.append(Order((*path, *more), values | traffic, zero, schedule, vpp, kind, reduce, gather, away))
+                orders.append(Order((*path, *more), values, traffic, zero, schedule, vpp, kind, reduce, gather, away))
             for gather in dict.fromkeys(order.gather for order in orders):
                 some = [order for order in orders if order.gather == gather]
                 most = max(some, key=lambda order: order.reduce + order.away)

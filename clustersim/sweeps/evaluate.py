@@ -117,7 +117,7 @@ class SweepInputs:
     def cluster(self, point: Mapping[str, object]) -> SweepCluster:
         """Return the cluster of a point. Raises InputError if it is impossible."""
         changes = parted(point)[0]
-        return self.clusters.once(repr(changes), lambda: self._cluster(changes))
+        return self.clusters.once(repr(sorted(changes.items())), lambda: self._cluster(changes))
 
     def _cluster(self, changes: Mapping[str, object]) -> SweepCluster:
         """Return a new cluster with `changes`, values by dotted key. Raises InputError, also if it is built already."""
@@ -169,14 +169,17 @@ def named(point: Point) -> Row:
     return {COLUMNS.get(key, key): value for key, value in point.items()}
 
 
-def evaluate(case: SweepInputs, point: Point) -> Row:
-    """Simulate one point. `status` is ok, illegal or does not fit; `reason` is why a point has no result."""
+def evaluate(case: SweepInputs, point: Point, keep: bool = True) -> Row:
+    """Simulate one point. `status` is ok, illegal or does not fit; `reason` is why a point has no result.
+
+    keep: as in `Simulator.outline`.
+    """
     row = named(point)
     try:
         with plugins.answering():
             cluster = case.cluster(point)
             row |= _as_built(cluster.simulator.cluster, row)
-            summary = _simulated(case, cluster.simulator, case.job(point))
+            summary = _simulated(case, cluster.simulator, case.job(point), keep)
     except OutOfMemoryError as error:
         return {**row, "status": "does not fit", "reason": str(error)}
     except InputError as error:
@@ -198,12 +201,12 @@ def _as_built(cluster: Topology, row: Row) -> Row:
     return {"oversubscription": f"{built:.4g}" if isinstance(requested, str) else built}
 
 
-def _simulated(case: SweepInputs, simulator: Simulator, job: Job) -> dict[str, Any]:
+def _simulated(case: SweepInputs, simulator: Simulator, job: Job, keep: bool) -> dict[str, Any]:
     """Return the part of a summary for a row. An outside predictor is called as in `run`, for all statements."""
     if plugins.outside(ROOM, job.spec.predictor):
         simulator.preparation.must_fit(simulator.placed(job), ignorable=False)
         return simulator.run(job, engine=case.engine).summary
-    return simulator.outline(job, case.engine)
+    return simulator.outline(job, case.engine, keep)
 
 
 def flat(summary: dict[str, Any]) -> Row:
