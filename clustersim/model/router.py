@@ -6,6 +6,7 @@ section 2.1.2, at most 4 of 8), then distinct experts among those.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import comb, fsum
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ class ExpertRouter(NamedTuple):
     """… and the largest number of them that a token visits."""
 
 
+@lru_cache(maxsize=1024)
 def visited(router: ExpertRouter, places: int) -> float:
     """Return the mean number of places (nodes or GPUs) with at least one of a token's experts. places: number of places, over
     which the experts are divided evenly in order."""
