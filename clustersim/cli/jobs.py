@@ -39,7 +39,7 @@ def jobs(
     from clustersim.jobs.request import load
     from clustersim.jobs.simulate import share as play
     from clustersim.report import jobs_output, names
-    from clustersim.report.store import Question, check_target, folder_for
+    from clustersim.report.store import check_target, folder_for, question_of
     from clustersim.topology.build import load as load_topology
 
     command = context.info_name or "jobs"  # or `share`, its former name
@@ -55,7 +55,7 @@ def jobs(
         cluster = load_topology(topology, cluster_changes)
         stored = {"overrides": changes, "placement": request.placement, "steps": request.steps}
         stored |= {"fold": not no_fold, "ignore_memory": ignore_memory}
-        question = Question.of(command, {"topology": topology, **request.inputs}, read, stored)
+        question = question_of(command, {"topology": topology, **request.inputs}, read, stored)
         if not no_save:
             chosen = {"placement": placement, "steps": steps}
             named = {**changes, **{name: value for name, value in chosen.items() if value is not None}}

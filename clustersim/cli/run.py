@@ -13,10 +13,10 @@ from clustersim.errors import InputError, OutOfMemoryError
 from clustersim.files import keeping_inputs
 
 if TYPE_CHECKING:
+    from clustersim.config.results import Manifest
     from clustersim.explain.explanation import Explanation
     from clustersim.parallel.job import Job
     from clustersim.question import StepQuestion
-    from clustersim.report.store import Question
     from clustersim.simulation import Progress, StepResult
     from clustersim.topology.model import Topology
 
@@ -45,7 +45,7 @@ def run(
     """Simulate one training step and say how long it takes, why, and whether it fits."""
     from clustersim.question import StepQuestion
     from clustersim.report import names
-    from clustersim.report.store import Question, check_target, folder_for
+    from clustersim.report.store import check_target, folder_for, question_of
 
     if output.brief and output.verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
@@ -67,7 +67,7 @@ def run(
         job = question.job
         progress("build")
         cluster = question.cluster
-        identity = Question.of("run", question.parts, files, question.stored)
+        identity = question_of("run", question.parts, files, question.stored)
         if not no_save:
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory, "flops-full": flops == "full"}
             flags[f"engine-{engine}"] = engine != "simpy"
@@ -125,11 +125,11 @@ def _add_costs(result: StepResult, wanted: bool, prices: options.Prices) -> None
         result.summary["costs"] = step_costs(costs, step, result.summary["tokens_per_s"] * step)
 
 
-def _page(result: StepResult, question: StepQuestion, identity: Question, why: Explanation | None) -> str:
+def _page(result: StepResult, question: StepQuestion, identity: Manifest, why: Explanation | None) -> str:
     """Return the HTML page of a result, with its what-ifs if `why` is given."""
     from clustersim.pages.run import run_page
 
-    return run_page(result, shlex.join(question.words), identity.manifest(), why.facts() if why else None)
+    return run_page(result, shlex.join(question.words), identity, why.facts() if why else None)
 
 
 def _lines(result: StepResult, explained: Explanation | None, output: options.CommandOutput) -> Iterator[str]:

@@ -35,7 +35,7 @@ def validate(
 ) -> None:
     """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
     from clustersim.report.names import default
-    from clustersim.report.store import Question, folder_for
+    from clustersim.report.store import folder_for, question_of
     from clustersim.validate import log, peaks
     from clustersim.validate.page import page
     from clustersim.validate.report import report
@@ -50,7 +50,7 @@ def validate(
         parts = {f"runs {i}": path for i, path in enumerate(paths, 1)}
         options: dict[str, Any] = {"ablations": ["=".join(change) for change in changes]}
         options |= {"engine": engine} if engine != "auto" else {}
-        question = Question.of("validate", parts, read, options)
+        question = question_of("validate", parts, read, options)
         target = folder_for(
             question, out, default(["validate", *paths], {}, {f"engine-{engine}": engine != "auto"}), force
         )

@@ -12,7 +12,6 @@ from clustersim.config.node_ranges import written
 from clustersim.report.jobs import Shared
 from clustersim.report.links import tier_of
 from clustersim.report.result import put_result
-from clustersim.report.store import Question
 from clustersim.report.table import table
 from clustersim.report.terminal import (
     NAMES,
@@ -31,8 +30,10 @@ from clustersim.units import duration, gibibytes, scaled, seconds
 if TYPE_CHECKING:
     import polars as pl
 
+    from clustersim.config.results import Manifest
 
-def save(target: Path, summary: Mapping[str, Any], shared: Shared, question: Question, force: bool = False) -> Path:
+
+def save(target: Path, summary: Mapping[str, Any], shared: Shared, question: Manifest, force: bool = False) -> Path:
     """Write manifest.json, summary.json, jobs.parquet, steps.parquet, links.parquet and trace.json.gz to a folder.
 
     Returns the folder. An existing one is replaced as by `put`.

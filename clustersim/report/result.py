@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clustersim.hardware.formats import product_type
 from clustersim.report.names import document
 from clustersim.report.step_trace import StepTrace
-from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
+from clustersim.report.store import SUMMARY, put, write_json, write_manifest, write_table
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
 from clustersim.report.trace import DrawnRank, cells_that_fit, first_ranks, slice_counts, spans_of_cells
 from clustersim.report.trace_events import write_events
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from clustersim.arrays import Ints
+    from clustersim.config.results import Manifest
     from clustersim.engine.compile import Plan
     from clustersim.engine.launching import Seconds
     from clustersim.engine.memory import RankMemory
@@ -32,7 +33,7 @@ def save(
     parts: list[dict[str, float]],
     record: Record,
     memory: list[RankMemory],
-    question: Question,
+    question: Manifest,
     force: bool = False,
     pages: Mapping[str, str] | None = None,
 ) -> Path:
@@ -51,13 +52,13 @@ def save(
         "memory": memory_table(memory, record, stage_of),
     }
     trace = StepTrace(record, spans, first_ranks(plan, spans), tables["memory"], stage_of)
-    facts = trace_facts(summary, question.digest, summary["trace"])
+    facts = trace_facts(summary, question.question, summary["trace"])
     return put_result(target, question, summary, tables, (facts, trace.events()), force, pages or {})
 
 
 def put_result(
     target: Path,
-    question: Question,
+    question: Manifest,
     summary: Mapping[str, Any],
     tables: Mapping[str, TableColumns | pl.DataFrame],
     trace: tuple[object, Iterable[str]],
@@ -71,7 +72,7 @@ def put_result(
 
     def fill(place: Path) -> None:
         """Write the files to the folder `place`."""
-        write_manifest(place, question.manifest())
+        write_manifest(place, question)
         write_json(place / SUMMARY, document(question.command, summary))
         for name, table in tables.items():
             write_table(place / f"{name}.parquet", table)
@@ -127,7 +128,7 @@ def _links(summary: dict[str, Any], plan: Plan) -> list[int]:
     return [tiers[tier] + int(number[:-1]) for tier, _, number in names]
 
 
-def trace_facts(summary: dict[str, Any], question: str, shown: Mapping[str, Any]) -> dict[str, Any]:
+def trace_facts(summary: dict[str, Any], question: str | None, shown: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a trace: `name`, `cluster`, `parallelism`, `step_time_s`, `question` (digest) and counts `shown`."""
     selected = {key: summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")}
     return {**document("run", selected), "question": question, **shown}

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,64 +58,39 @@ ELSEWHERE = "choose another place with --out"
 _MANIFEST_BYTES = 64 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The question that a result answers."""
+def question_of(command: str, parts: Mapping[str, Path], read: Inputs, options: Mapping[str, Any]) -> Manifest:
+    """Return the manifest of a question: its inputs with SHA-256, all options that change the numbers, and versions.
 
-    command: str
-    """`run`, `jobs`, `sweep` or `validate`."""
-    inputs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """{part of the input, such as `topology`: (path as written, SHA-256 of the file)}"""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """All options that change the numbers."""
-    kept: Mapping[str, str] = field(default_factory=dict)
-    """{part of the input: text of its file}, so that the result stands alone."""
+    `parts` are {part of the input, such as `topology`: its file}. Files that these name are in `read` and count, as do plugins.
+    The digest `question` covers command, version, content of inputs and options: equal questions have equal answers. A run keeps
+    the text of its files, so that its result stands alone.
+    """
+    import numpy
+    import simpy
 
-    @classmethod
-    def of(cls, command: str, parts: Mapping[str, Path], read: Inputs, options: Mapping[str, Any]) -> Question:
-        """Return the question of a command. Files that the inputs name are in `read` and count, as do plugins."""
-        named = {str(path) for path in parts.values()}
-        others = {f"included {i}": path for i, path in enumerate(sorted(read.keys() - named), 1)}
-        places = {**{part: str(path) for part, path in parts.items()}, **others}
-        permits = {"plugins": list(plugins.permits())} if plugins.permits() else {}
-        hashed = {part: (path, digest(read[path])) for part, path in places.items()}
-        kept = {part: read[path].decode() for part, path in places.items()} if command == "run" else {}
-        return cls(command, hashed, {**options, **permits}, kept)
-
-    @property
-    def digest(self) -> str:
-        """Digest of command, version, content of inputs and options. Equal questions have equal answers."""
-        contents = sorted((part, sha) for part, (_, sha) in self.inputs.items())
-        text = json.dumps([self.command, __version__, contents, self.options], sort_keys=True, default=str)
-        return digest(text.encode("utf-8", "surrogatepass"))
-
-    def manifest(self, points: Sequence[Mapping[str, object]] | None = None, complete: bool | None = None) -> Manifest:
-        """Return the manifest for a rerun: inputs with SHA-256, options and versions.
-
-        `points` belong to a sweep. `complete` says whether a folder that is written step by step is finished.
-        """
-        import numpy
-        import simpy
-
-        data = {
-            "clustersim": __version__,
-            "format": FORMAT,
-            "command": self.command,
-            "question": self.digest,
-            "inputs": {
-                part: {"path": path, "sha256": sha} | ({"text": self.kept[part]} if part in self.kept else {})
-                for part, (path, sha) in self.inputs.items()
-            },
-            "options": self.options,
-            "seed": 0,
-            "versions": {"numpy": numpy.__version__, "simpy": simpy.__version__},
-        }
-        data |= {} if points is None else {"points": list(points)}
-        data |= {} if complete is None else {"complete": complete}
-        return Manifest.model_validate(json.loads(json.dumps(data, default=str)))
+    named = {str(path) for path in parts.values()}
+    others = {f"included {i}": path for i, path in enumerate(sorted(read.keys() - named), 1)}
+    places = {**{part: str(path) for part, path in parts.items()}, **others}
+    chosen = {**options, **({"plugins": list(plugins.permits())} if plugins.permits() else {})}
+    contents = {part: digest(read[path]) for part, path in places.items()}
+    text = json.dumps([command, __version__, sorted(contents.items()), chosen], sort_keys=True, default=str)
+    data = {
+        "clustersim": __version__,
+        "format": FORMAT,
+        "command": command,
+        "question": digest(text.encode("utf-8", "surrogatepass")),
+        "inputs": {
+            part: {"path": path, "sha256": contents[part]} | ({"text": read[path].decode()} if command == "run" else {})
+            for part, path in places.items()
+        },
+        "options": chosen,
+        "seed": 0,
+        "versions": {"numpy": numpy.__version__, "simpy": simpy.__version__},
+    }
+    return Manifest.model_validate(json.loads(json.dumps(data, default=str)))
 
 
-def folder_for(question: Question, out: Path | None, default: str, force: bool = False) -> Path:
+def folder_for(question: Manifest, out: Path | None, default: str, force: bool = False) -> Path:
     """Return the folder for an answer: `out`, or `results/` and the default name, with a number if that is taken.
 
     Raises InputError if `out` has other content, unless it is a result and `force` is set.
@@ -124,7 +98,7 @@ def folder_for(question: Question, out: Path | None, default: str, force: bool =
     if out is not None:
         check_target(out, question)
         stored = manifest(_real(out))
-        if stored and stored.question != question.digest and not force:
+        if stored and stored.question != question.question and not force:
             files = ", ".join([Path(part.path).name for part in stored.inputs.values()][:3])
             stored_question = f"{stored.command or 'run'} of {files}" if files else "of other inputs or options"
             raise InputError(
@@ -142,12 +116,12 @@ def _numbered(path: Path) -> Iterator[Path]:
     yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
 
 
-def _is_available(path: Path, question: Question, force: bool = False) -> bool:
+def _is_available(path: Path, question: Manifest, force: bool = False) -> bool:
     """Return whether an answer may be put at a path: nothing is there, or a result that it replaces."""
     if not os.path.lexists(path):
         return True
     replaceable = path.is_dir() and _obstacle(path) is None
-    return replaceable and (force or not any(path.iterdir()) or question_digest(path) == question.digest)
+    return replaceable and (force or not any(path.iterdir()) or question_digest(path) == question.question)
 
 
 def question_digest(folder: Path) -> str | None:
@@ -205,9 +179,12 @@ def manifest(folder: Path) -> Manifest | None:
         return Manifest.model_construct(None, **known, damaged=error.message)
 
 
-def write_manifest(folder: Path, data: Manifest) -> None:
-    """Write the manifest of a result to a folder. Raises OSError."""
-    write_json(folder / MANIFEST, data.written())
+def write_manifest(folder: Path, data: Manifest, **progress: object) -> None:
+    """Write the manifest of a result to a folder. Raises OSError.
+
+    progress: `points` of a sweep, and `complete`, whether a folder that is written step by step is finished.
+    """
+    write_json(folder / MANIFEST, data.written() | progress)
 
 
 def _stored(path: str, data: dict[str, Any]) -> Document:
@@ -250,7 +227,7 @@ def _is_fixed(folder: Path) -> bool:
         return False
 
 
-def check_target(target: Path, question: Question | None = None) -> None:
+def check_target(target: Path, question: Manifest | None = None) -> None:
     """Raise InputError if no result can be written to `target`, before any work is done.
 
     An existing folder must be empty or an older result, and its content will be replaced. The working directory and a mount
@@ -263,9 +240,11 @@ def check_target(target: Path, question: Question | None = None) -> None:
         if _is_file(real):
             raise InputError(f"{target}: is a file, not a folder; {ELSEWHERE}")
         if (stranger := _obstacle(real)) is not None:
-            raise InputError(f"{target}: has files that do not belong to a result ({stranger}); {_NEW}")
+            raise InputError(
+                f"{target}: has files that do not belong to a result ({stranger}); choose an empty or new folder with --out"
+            )
         finished = _is_fixed(real) and any(not unfinished(path.name) for path in real.iterdir())
-        if question and finished and question_digest(real) != question.digest:
+        if question and finished and question_digest(real) != question.question:
             what = "a mounted file system" if os.path.ismount(real) else "the working folder"
             raise InputError(f"{target}: is {what}, which cannot be replaced; name a folder inside with --out")
         check_parent(real / MANIFEST if _is_fixed(real) else real, str(target), ELSEWHERE)
@@ -273,9 +252,6 @@ def check_target(target: Path, question: Question | None = None) -> None:
             raise in_use(target, who)
     except OSError as error:
         raise unwritable(target, error, ELSEWHERE) from error
-
-
-_NEW = "choose an empty or new folder with --out"
 
 
 def in_use(target: Path, who: str) -> InputError:
@@ -330,7 +306,7 @@ def _obstacle_now(folder: Path) -> str | None:
     return f"no {MANIFEST} of clustersim" if names and manifest(folder) is None else None
 
 
-def put(target: Path, question: Question, fill: Callable[[Path], None], force: bool = False) -> Path:
+def put(target: Path, question: Manifest, fill: Callable[[Path], None], force: bool = False) -> Path:
     """Let `fill` write a folder, move it to `target`, and return its path.
 
     Another result that another process has put there is replaced with `force`, else the path gets the next number. A folder that

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from clustersim.config.results import SweepLine, parsed
+from clustersim.config.results import Manifest, SweepLine, parsed
 from clustersim.errors import DiskFullError, InputError
 from clustersim.files import exists, read_bytes
 from clustersim.report import store
-from clustersim.report.store import Question
 from clustersim.sweeps.evaluate import Row, SweepInputs, named
 from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import frame
@@ -33,7 +32,7 @@ _FINAL = ("ok", "illegal", "does not fit")
 class SweepLog:
     """Rows in the folder `target`, which messages call `shown`. `known`: rows found when opened; `damaged`: skipped lines."""
 
-    def __init__(self, target: Path, question: Question, shown: Path) -> None:
+    def __init__(self, target: Path, question: Manifest, shown: Path) -> None:
         self.target, self.question, self.shown = target, question, shown
         self.points, self.known, self.damaged = read(target)
 
@@ -46,7 +45,7 @@ class SweepLog:
 
     def take(self, folder: Path) -> None:
         """Add the rows of another folder with the same inputs and options. Raises InputError otherwise, and OSError."""
-        if (theirs := store.question_digest(folder)) != self.question.digest:
+        if (theirs := store.question_digest(folder)) != self.question.question:
             what = (
                 "is a result of other inputs, fixed options or another version" if theirs else "is no folder of a sweep"
             )
@@ -99,16 +98,16 @@ class SweepLog:
         """Write the manifest with the points of `space` and earlier ones. complete: whether the sweep is finished."""
         points = {key(point): point for point in space}
         every = points | {name: point for name, point in self.points.items() if name not in points}
-        store.write_manifest(self.target, self.question.manifest(list(every.values()), complete))
+        store.write_manifest(self.target, self.question, points=list(every.values()), complete=complete)
 
 
 @contextmanager
-def opened(target: Path, question: Question, force: bool = False) -> Iterator[SweepLog]:
+def opened(target: Path, question: Manifest, force: bool = False) -> Iterator[SweepLog]:
     """Yield the log of the folder `target`, under the rules of `kept`."""
 
     def empty(place: Path) -> None:
         """Write a manifest and a log without points."""
-        store.write_manifest(place, question.manifest([], complete=False))
+        store.write_manifest(place, question, points=[], complete=False)
         (place / LOG).touch()
 
     with kept(target, question, empty, force) as (real, shown):
@@ -117,7 +116,7 @@ def opened(target: Path, question: Question, force: bool = False) -> Iterator[Sw
 
 @contextmanager
 def kept(
-    target: Path, question: Question, empty: Callable[[Path], None], force: bool = False
+    target: Path, question: Manifest, empty: Callable[[Path], None], force: bool = False
 ) -> Iterator[tuple[Path, Path]]:
     """Yield (real path, path as written) of the folder `target`; `empty` fills it if it is new or replaced.
 
@@ -125,11 +124,11 @@ def kept(
     another result), or is being written by another process. A disk that is full before the first line leaves no folder.
     """
     real, created = target.resolve(), False
-    if store.question_digest(real) != question.digest:
+    if store.question_digest(real) != question.question:
         target, created = store.put(target, question, empty, force), True
         real = target.resolve()
     with _locked(target, real):
-        if store.question_digest(real) != question.digest:
+        if store.question_digest(real) != question.question:
             raise InputError(f"{target}: has just been replaced by another result; {store.ELSEWHERE}")
         clear(real)
         try:

@@ -15,7 +15,7 @@ from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.files import keeping_inputs
 from clustersim.report import names
-from clustersim.report.store import ELSEWHERE, Question, folder_for
+from clustersim.report.store import ELSEWHERE, folder_for, question_of
 from clustersim.sweeps import log, ray_cluster, runner
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
@@ -108,7 +108,7 @@ def run(
         parts = {"topology": topology, "workload": workload}
         options = {"overrides": dict(fixed or {})} | ({"engine": engine} if engine != "auto" else {})
         options |= {"costs": costs.model_dump()} if costs else {}
-        question = Question.of("sweep", parts, read, options)
+        question = question_of("sweep", parts, read, options)
         flags = {f"engine-{engine}": engine != "auto"} | ({str(shard): True} if shard else {})
         target = folder_for(question, out, names.default(["sweep", topology, workload], fixed or {}, flags), force)
         with log.opened(target, question, force) as sweep_log:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clustersim.config.results import Manifest
 from clustersim.report import store
-from clustersim.report.store import ELSEWHERE, Question
 from clustersim.sweeps.log import kept
 from clustersim.validate.evaluate import FIELDS, Outcome
 from clustersim.writing import unwritable, write
@@ -26,7 +26,7 @@ Key = tuple[str, str]
 class ValidationLog:
     """Outcomes in a folder; `known` has those on disk when it was opened. folder: real path; shown: path in messages."""
 
-    def __init__(self, folder: Path, shown: Path, question: Question) -> None:
+    def __init__(self, folder: Path, shown: Path, question: Manifest) -> None:
         self.folder, self.shown, self.question = folder, shown, question
         self.known = _read(folder / LOG)
 
@@ -40,13 +40,13 @@ class ValidationLog:
         try:
             store.write_table(self.folder / "runs.parquet", frame(outcomes))
             write(self.folder / "report.html", page.encode())
-            store.write_manifest(self.folder, self.question.manifest(complete=True))
+            store.write_manifest(self.folder, self.question, complete=True)
         except OSError as error:
-            raise unwritable(self.shown, error, ELSEWHERE) from error
+            raise unwritable(self.shown, error, store.ELSEWHERE) from error
 
 
 @contextmanager
-def opened(target: Path, question: Question, force: bool = False) -> Iterator[ValidationLog]:
+def opened(target: Path, question: Manifest, force: bool = False) -> Iterator[ValidationLog]:
     """Yield the log of the folder `target`, with the outcomes of an earlier validation of the same question.
 
     force: start a complete validation again. Raises InputError if `target` has another result, OSError if it is not writable.
@@ -54,7 +54,7 @@ def opened(target: Path, question: Question, force: bool = False) -> Iterator[Va
 
     def empty(place: Path) -> None:
         """Write a manifest and a log without outcomes."""
-        store.write_manifest(place, question.manifest(complete=False))
+        store.write_manifest(place, question, complete=False)
         write(place / LOG, b"")
 
     with kept(target, question, empty, force) as (folder, shown):

@@ -10,7 +10,7 @@ import pytest
 
 from clustersim import plugins
 from clustersim.errors import InputError, UnknownNameError
-from clustersim.report.store import Question
+from clustersim.report.store import question_of
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ def test_what_is_permitted_is_part_of_the_question():
     asked = []
     for spelling in ("math:sqrt", "cmath:sqrt"):
         with plugins.permitted(spelling):
-            asked.append(Question.of("run", {}, {}, {"predictor": "sqrt"}).digest)
-    assert asked[0] != asked[1] != Question.of("run", {}, {}, {"predictor": "sqrt"}).digest
+            asked.append(question_of("run", {}, {}, {"predictor": "sqrt"}).question)
+    assert asked[0] != asked[1] != question_of("run", {}, {}, {"predictor": "sqrt"}).question
 
 
 def test_a_short_name_of_two_plugins_must_be_written_out():

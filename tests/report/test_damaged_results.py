@@ -166,8 +166,10 @@ def test_every_row_that_a_sweep_writes_is_read_back(results):
 
 
 def test_what_is_written_is_what_is_read_and_keys_of_later_releases_stay(tmp_path):
-    asked = store.Question("sweep", {"topology": ("c.yaml", "0")}, {"overrides": {"a.b": 1}, "costs": {"x": [1.5]}})
-    store.write_manifest(tmp_path, asked.manifest([{"a": 1}], complete=True))
+    asked = store.question_of(
+        "sweep", {"topology": Path("c.yaml")}, {"c.yaml": b""}, {"overrides": {"a.b": 1}, "costs": {"x": [1.5]}}
+    )
+    store.write_manifest(tmp_path, asked, points=[{"a": 1}], complete=True)
     data = json.loads((tmp_path / "manifest.json").read_text())
     assert data["options"] == {"overrides": {"a.b": 1}, "costs": {"x": [1.5]}}
     assert list(data) == [*list(Manifest.model_fields)[:-1]]
@@ -175,4 +177,4 @@ def test_what_is_written_is_what_is_read_and_keys_of_later_releases_stay(tmp_pat
     found = store.manifest(tmp_path)
     assert found is not None
     assert found.written() == {**data, "later": [1]}
-    assert (store.question_digest(tmp_path), store.complete(tmp_path)) == (asked.digest, True)
+    assert (store.question_digest(tmp_path), store.complete(tmp_path)) == (asked.question, True)

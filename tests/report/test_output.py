@@ -17,7 +17,7 @@ from clustersim.parallel.load import build as build_workload
 from clustersim.parallel.stages import stages
 from clustersim.report import trace
 from clustersim.report.result import save
-from clustersim.report.store import Question, put, write_json, write_manifest
+from clustersim.report.store import put, question_of, write_json, write_manifest
 from clustersim.simulation import run
 from clustersim.topology.build import build as build_topology
 
@@ -25,7 +25,7 @@ from clustersim.topology.build import build as build_topology
 def keep(result, folder):
     """Save a result as the command does."""
     found = result.summary, result.parts, result.record, result.facts.memory
-    save(folder, *found, Question("run"))
+    save(folder, *found, question_of("run", {}, {}, {}))
 
 
 @pytest.fixture(scope="module", params=SPLITS)
@@ -216,11 +216,11 @@ def test_bytes_of_tied_embeddings(saved):
 
 
 def test_many_threads_replace_one_folder(tmp_path):
-    asked = Question("run")
+    asked = question_of("run", {}, {}, {})
 
     def write(number: int) -> None:
         def fill(place):
-            write_manifest(place, asked.manifest().model_copy(update={"seed": number}))
+            write_manifest(place, asked.model_copy(update={"seed": number}))
             write_json(place / "summary.json", number)
 
         for _ in range(20):

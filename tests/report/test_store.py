@@ -16,7 +16,7 @@ import pytest
 from clustersim import writing
 from clustersim.errors import DiskFullError
 from clustersim.report import names, store
-from clustersim.report.store import Question
+from clustersim.report.store import question_of
 from clustersim.sweeps import log
 from clustersim.sweeps import run as sweeps
 
@@ -334,12 +334,15 @@ def test_the_work_of_a_living_process_is_left_alone(tmp_path):
 
 def test_another_result_that_appears_meanwhile_is_not_replaced(tmp_path):
     def fill(place):
-        store.write_manifest(place, one.manifest())
+        store.write_manifest(place, one)
 
     def late(place):
         fill(place)
-        assert store.put(tmp_path / "x", two, lambda p: store.write_manifest(p, two.manifest())) == tmp_path / "x"
+        assert store.put(tmp_path / "x", two, lambda p: store.write_manifest(p, two)) == tmp_path / "x"
 
-    one, two = Question("run", options={"a": 1}), Question("run", options={"a": 2})
+    one, two = question_of("run", {}, {}, {"a": 1}), question_of("run", {}, {}, {"a": 2})
     assert store.put(tmp_path / "x", one, late) == tmp_path / "x-2"
-    assert (store.question_digest(tmp_path / "x"), store.question_digest(tmp_path / "x-2")) == (two.digest, one.digest)
+    assert (store.question_digest(tmp_path / "x"), store.question_digest(tmp_path / "x-2")) == (
+        two.question,
+        one.question,
+    )

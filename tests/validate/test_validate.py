@@ -16,14 +16,13 @@ from validate_cases import ROW, said, write
 
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError, InterruptedSweepError
-from clustersim.files import digest
 from clustersim.frameworks.table import load as framework
 from clustersim.frameworks.table import unseen
 from clustersim.parallel.layout import portions
 from clustersim.parallel.load import build
 from clustersim.report import calibration
 from clustersim.report.calibration import Kind
-from clustersim.report.store import Question
+from clustersim.report.store import question_of
 from clustersim.simulation import simulate
 from clustersim.units import duration
 from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
@@ -782,7 +781,7 @@ def some(tmp_path):
 
 
 def asked(path, *changes):
-    return Question("validate", {"runs": (str(path), digest(path.read_bytes()))}, {"ablations": list(changes)})
+    return question_of("validate", {"runs": path}, {str(path): path.read_bytes()}, {"ablations": list(changes)})
 
 
 def test_a_validation_that_was_stopped_goes_on_where_it_was(tmp_path):

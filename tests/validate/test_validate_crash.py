@@ -12,7 +12,7 @@ import pytest
 from until import until
 from validate_cases import write
 
-from clustersim.report.store import Question
+from clustersim.report.store import question_of
 from clustersim.validate import log, run
 from clustersim.writing import LOCK
 
@@ -89,7 +89,7 @@ def test_one_that_was_killed_goes_on_where_it_was_and_keeps_a_second_one_away(tm
 )
 def test_a_damaged_line_is_cut_out_and_its_run_done_anew(tmp_path, damage):
     table(tmp_path, 2)
-    asked = Question("validate")
+    asked = question_of("validate", {}, {}, {})
     with log.opened(tmp_path / "x", asked) as kept:
         run.simulate(run.load([tmp_path / "runs.csv"]), [], 1, kept)
     path = tmp_path / "x/runs.jsonl"

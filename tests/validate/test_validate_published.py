@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import validation_page
 
+from clustersim.report.store import question_of
 from clustersim.validate import log, run
 from clustersim.validate.evaluate import evaluate
 from clustersim.validate.report import report
@@ -84,7 +85,7 @@ def test_the_page_has_the_record_of_first_contacts():
 @pytest.mark.data
 def test_no_figure_of_the_page_is_older_than_the_code(tmp_path):
     runs = run.load(validation_page.complete_runs(Path(os.environ["CLUSTERSIM_DATA"]) / "validation"))
-    asked = log.Question.of("validate", {}, {}, {})
+    asked = question_of("validate", {}, {}, {})
     with log.opened(tmp_path / "out", asked) as kept:
         outcomes = run.simulate(runs, [], 1, kept)
     assert validation_page.publishers(
