@@ -19,7 +19,7 @@ DEPTH = 4
 """Depth of folders in which results are looked for."""
 MOST = 1000
 """Largest number of listed results, the newest."""
-_FIGURES = ("step_time_s", "tokens_per_s", "mfu")
+_FIGURES = ("step_time_s", "expected_step_time_s", "tokens_per_s", "mfu")
 
 
 @dataclass(frozen=True, slots=True)

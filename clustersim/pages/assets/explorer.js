@@ -63,7 +63,7 @@ function bestTable() {
   let by = measures.includes("tokens_per_s") ? "tokens_per_s" : measures[0];
   const names = [
     ...axesOfSweep,
-    ...["tokens_per_s", "step_time_s", "mfu", "peak_memory_bytes", "usd_per_1t_tokens"].filter((name) => columns[name]),
+    ...["tokens_per_s", STEP, "mfu", "peak_memory_bytes", "usd_per_1t_tokens"].filter((name) => columns[name]),
   ];
   let rows = [];
   function draw(all = true) {
@@ -110,7 +110,7 @@ function bestOfAll() {
   if (!speed) return null;
   const best = some.reduce((a, b) => (speed.values[b] > speed.values[a] ? b : a));
   const value = (name) => (columns[name] ? columns[name].words(columns[name].values[best]) : null);
-  const [step, memory] = [value("step_time_s"), value("peak_memory_bytes")];
+  const [step, memory] = [value(STEP), value("peak_memory_bytes")];
   const worst = some.reduce((least, i) => Math.min(least, speed.values[i]), Infinity);
   return el(
     "p",

@@ -44,7 +44,7 @@ function memoryOverTime() {
   }
   function overTime(rank, chosen) {
     const wide = Math.max(320, Math.min(760, picture.clientWidth || 700)),
-      box = { left: 52, right: wide - 8, top: 10, bottom: 250 };
+      box = { left: 52, right: wide - 24, top: 10, bottom: 250 };
     const most = Math.max(m.capacity, ...m.ranks.map(total)) * 1.06,
       x = scale(0, foldedEnd * 1e-9, box.left, box.right),
       y = scale(0, most / 1024, box.bottom, box.top);

@@ -6,7 +6,7 @@ const BIN = 12; // pixels of an axis of figures that are one place
 const PARALLEL_HINT = "Drag along an axis to keep a range of it; dashed: points without a result.";
 
 function parallel() {
-  const extra = ["step_time_s", "mfu", "peak_memory_bytes", "usd_per_1t_tokens"].filter((name) => measures.includes(name));
+  const extra = [STEP, "mfu", "peak_memory_bytes", "usd_per_1t_tokens"].filter((name) => measures.includes(name));
   const names = [...axesOfSweep.filter((name) => columns[name].distinct.length > 1), ...extra].slice(0, 14);
   const canvas = el("canvas", {
     tabindex: 0,

@@ -79,7 +79,7 @@ function partsOfStep(i) {
 
 function figuresOf(i) {
   const names = [
-    "step_time_s",
+    ...new Set([STEP, "step_time_s"]),
     "tokens_per_s",
     "tokens_per_s_per_gpu",
     "mfu",

@@ -11,7 +11,8 @@ const UNITS = [
   [/_s$/, (value) => seconds(value)],
 ];
 const TITLES = {
-  step_time_s: "step time",
+  expected_step_time_s: "step time",
+  step_time_s: "simulated step time",
   tokens_per_s: "tokens/s",
   tokens_per_s_per_gpu: "tokens/s a GPU",
   tokens_per_s_per_owned_gpu: "tokens/s an owned GPU",
@@ -77,6 +78,7 @@ const axesOfSweep = DATA.axes.filter((name) => columns[name]);
 const measures = Object.keys(columns).filter(
   (name) => !columns[name].axis && !columns[name].texts && columns[name].distinct.length > 1,
 );
+const STEP = columns.expected_step_time_s ? "expected_step_time_s" : "step_time_s"; // rows of older releases have no other
 
 // What is shown: the words of the filter, the statuses, and the ranges drawn on parallel axes, all at once.
 const shown = {
@@ -143,7 +145,7 @@ function condition(column, sign, text) {
 function tipOf(i) {
   const axes = axesOfSweep.map((name) => `${named(name, 30)} ${columns[name].words(columns[name].values[i])}`).join(", ");
   if (!ok[i]) return `${MARKS[statusOf(i)]} ${STATUS[statusOf(i)]}: ${axes}\n${named(reasonOf(i), 300)}`;
-  const said = ["step_time_s", "tokens_per_s", "mfu", "peak_memory_bytes"]
+  const said = [STEP, "tokens_per_s", "mfu", "peak_memory_bytes"]
     .filter((name) => columns[name])
     .map((name) => `${title(name)} ${columns[name].words(columns[name].values[i])}`);
   return `${axes}\n${said.join(", ")}`;

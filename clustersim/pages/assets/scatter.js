@@ -7,7 +7,7 @@ const MOST_MARKS = 500; // of them drawn of each status: more would be a grey bl
 function scatter() {
   const figures = [...measures, ...axesOfSweep.filter((name) => !columns[name].texts)];
   const first = (names) => names.find((name) => figures.includes(name)) || figures[0];
-  const axis = { x: first(["peak_memory_bytes", "ranks"]), y: first(["tokens_per_s", "step_time_s"]) };
+  const axis = { x: first(["peak_memory_bytes", "ranks"]), y: first(["tokens_per_s", STEP]) };
   const canvas = el("canvas", {
     tabindex: 0,
     role: "application",

@@ -90,7 +90,7 @@ function whatIfs(s) {
     table(
       ["what if (each is simulated)", "the step", "change", ""],
       rows.map((one) => [
-        [named(one.name, 200), one.free && one.gain_s > 0 ? el("strong", {}, " free") : one.usd ? `, ${(one.usd / 1e6).toFixed(1)} M USD` : "", el("br"), el(one.run ? "code" : "span", { class: "dim small" }, named(one.flags || one.note, 600))].concat(
+        [named(one.name, 200), one.free && one.gain_s > 0 ? el("strong", {}, " free") : one.usd ? `, ${(one.usd / 1e6).toFixed(1)} M USD` : "", el("br"), el(one.run ? "code" : "span", { class: "dim small" }, flagsOf(named(one.flags || one.note, 600)))].concat(
           one.flags && one.note ? [el("br"), el("span", { class: "dim small" }, named(one.note, 300))] : [],
         ),
         seconds(one.step_time_s),
@@ -110,6 +110,9 @@ function whatIfs(s) {
       : null,
   );
 }
+
+// Each option in one piece, as lines would break inside of its dashes.
+const flagsOf = (words) => words.split(/ (?=--)/).flatMap((flag, i) => [i ? " " : "", el("span", { class: "flag" }, flag)]);
 
 function changeBar(share, most) {
   const wide = (44 * Math.abs(share)) / most;
