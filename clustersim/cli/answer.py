@@ -34,6 +34,11 @@ def emphasis() -> Look:
     return Look(bold, *(partial(typer.style, fg=colour) for colour in ("green", "yellow", "red")))
 
 
+def amount_text(value: float, decimals: int) -> str:
+    """Return a number with some decimals, one below 1 with two digits."""
+    return f"{value:,.{decimals}f}" if value >= 1 else f"{value:.2g}"
+
+
 def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None, shown: bool = True) -> None:
     """Print a command's JSON object, which begins with `schema_version`, if `shown`. out: file to write it to as well."""
     text = json.dumps(document(command, fields), indent=2)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Annotated, Any, Literal
 
 from clustersim.cli.options import CommandOutput
-from clustersim.report.table import table
+from clustersim.report.table import table, terminal_width
 
 What = Literal[
     "topologies", "workloads", "gpus", "nodes", "kinds", "schedules", "placements", "algorithms", "predictors"
@@ -29,8 +27,7 @@ def show_list(
     """List names: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""
     head, *values = _rows(what)
     rows = [dict(zip(head, row, strict=True)) for row in values]
-    width = get_terminal_size().columns if sys.stdout.isatty() else None
-    output.show("list", lambda: {what: rows}, lambda: [line[:width] for line in _table(rows)])
+    output.show("list", lambda: {what: rows}, lambda: _table(rows))
 
 
 def _rows(what: What) -> Iterator[tuple[Any, ...]]:
@@ -95,7 +92,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of a table: numbers aligned right, text left."""
+    """Return the lines of a table: numbers aligned right, text left. Words beyond the terminal's width are left out, with `…`."""
     from clustersim.units import scaled
 
     heads = {"memory_bytes": "memory", "bandwidth_bytes_per_s": "bandwidth", "bf16_flop_per_s": "bf16"}
@@ -111,4 +108,5 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
 
     head = [heads.get(key, key.replace("_", " ")) for key in rows[0]]
     sides = "".join("<" if isinstance(value, str) else ">" for value in rows[0].values())
-    return table([head, *([cell(*pair) for pair in row.items()] for row in rows)], sides)
+    lines, room = table([head, *([cell(*pair) for pair in row.items()] for row in rows)], sides), terminal_width()
+    return [line if len(line) <= room else f"{line[: int(room) - 1].rpartition(' ')[0]} …" for line in lines]

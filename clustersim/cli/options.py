@@ -16,6 +16,7 @@ from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS, RUN_OPTIONS
+from clustersim.report.table import fitted
 from clustersim.topology import options as cluster_keys
 from clustersim.writing import check_output
 
@@ -220,9 +221,9 @@ class CommandOutput:
         self.show(command, lambda: summary, lambda: [*lines(), *where, *(left_out(summary) if folder else ())])
 
     def say(self, *lines: str) -> None:
-        """Print lines of text unless --quiet or --json."""
+        """Print lines of text unless --quiet or --json, wrapped where a terminal is narrower."""
         if not self.silent:
-            typer.echo("\n".join(lines))
+            typer.echo("\n".join(fitted(lines)))
 
 
 FullOutput = Annotated[CommandOutput, ("plugins", "as_json", "verbose", "brief", "quiet")]

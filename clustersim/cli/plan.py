@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli import options
-from clustersim.cli.answer import PointCommand, print_json
+from clustersim.cli.answer import PointCommand, amount_text, print_json
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.sweep import best_lines, doubt_lines, is_doubtful
 from clustersim.errors import InputError
@@ -212,7 +212,7 @@ def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = (
         size = [f"{place + 1}.", _cluster(kind, differ), f"{plan.nodes:,}", f"{row['ranks']:,}", spares]
         speed = [str(row["global_batch"]), step, f"{row['mfu']:.1%}", f"{plan.goodput.share:.1%}"]
         money = ["-" if usd is None else dollars(usd) for usd in (plan.usd, plan.usd_owned)]
-        rest = [f"{plan.days:.1f}" if plan.days >= 1 else f"{plan.days:.2g}", *money]
+        rest = [amount_text(plan.days, 1), *money]
         rest += [f"{kilo:,.0f}" if kilo >= 10 else f"{kilo:.2g}" for kilo in kilos]
         cells.append([*size, split, *speed, *rest, notes[place] if notes else ""])
     return [*table(cells), *doubt_lines([plan.row for _, plan in plans])]
@@ -236,7 +236,7 @@ def _change_text(request: PlanRequest, best: TrainingPlan, change: Change) -> st
     late = money and "days" in change.misses
     text = f"{change.what}: {'free: ' if change.free else ''}"
     text += f"none within {request.days:g} days, the fastest has " if late else ""
-    text += f"{plural(plan.nodes, 'node', 'nodes')}, {plan.days:.1f} days"
+    text += f"{plural(plan.nodes, 'node', 'nodes')}, {amount_text(plan.days, 1)} days"
     name, unit = WEIGHED.get(request.goal, ("usd", "USD"))
     if (new := getattr(plan, name)) is not None and (old := getattr(best, name)) is not None:
         text += f", {'+' if new >= old else ''}{dollars(new - old)} {unit}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from clustersim.cli import options
-from clustersim.cli.answer import emphasis
+from clustersim.cli.answer import amount_text, emphasis
 from clustersim.errors import InputError, OutOfMemoryError
 from clustersim.files import keeping_inputs
 
@@ -146,9 +146,10 @@ def _lines(result: StepResult, explained: Explanation | None, output: options.Co
         yield from ("", "what it costs")
         for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
             usd, owned = costs[f"usd_per_{key}"], costs[f"usd_owned_per_{key}"]
-            dollars = [f"{usd:,.2f} USD rented"] * (usd is not None) + [f"{owned:,.2f} owned"] * (owned is not None)
+            money = [(usd, "USD rented"), (owned, "owned")]
+            dollars = [f"{amount_text(value, 2)} {words}" for value, words in money if value is not None]
             kwh, power, co2 = (costs[f"{name}_per_{key}"] for name in ("kwh", "usd_power", "co2_kg"))
-            energy = f"{kwh:,.1f} kWh for {power:,.2f} USD, {co2:,.1f} kg CO2e"
+            energy = f"{amount_text(kwh, 1)} kWh for {amount_text(power, 2)} USD, {amount_text(co2, 1)} kg CO2e"
             yield f"  {what:<13} {', '.join([*dollars, energy])}"
     if explained:
         from clustersim.explain.text import lines

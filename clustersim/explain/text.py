@@ -15,8 +15,8 @@ from clustersim.explain.trace_comparison import TraceComparison, TraceRow
 from clustersim.optimization.neighbours import WhatIf
 from clustersim.parallel.options import change_words
 from clustersim.report.table import table
-from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, printable, wrapped
-from clustersim.units import dollars, duration, scaled
+from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, printable, wrapped
+from clustersim.units import dollars, duration, plural, scaled
 
 FEW = 4
 """Largest number of shares in a line; the rest is summed."""
@@ -242,7 +242,7 @@ def trace_lines(comparison: TraceComparison, strong: Emphasis = str) -> list[str
     """Return the comparison of a forecast with a trace as lines."""
     trace = comparison.trace
     marked = (
-        f"the mean of {counted(trace.steps, 'marked step')}"
+        f"the mean of {plural(trace.steps, 'marked step', 'marked steps')}"
         if trace.steps
         else "no ProfilerStep mark: all of it is one step"
     )

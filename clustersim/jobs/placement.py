@@ -41,7 +41,10 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
     taken = _named(cluster, requests)
     counts = _counts(cluster, requests)
     resolved = [_resolved(cluster, request, count) for request, count in zip(requests, counts, strict=True)]
-    node_counts = [_needed(cluster, r, job, n) for r, job, n in zip(requests, resolved, counts, strict=True)]
+    node_counts = [  # as many as requested, else enough for all ranks
+        -(-job.mesh.size // cluster.gpus_per_node) if request.nodes is None else count
+        for request, job, count in zip(requests, resolved, counts, strict=True)
+    ]
     free = [node for node in range(cluster.nodes) if node not in taken]
     open_jobs = [i for i, request in enumerate(requests) if not isinstance(request.nodes, tuple)]
     assigned = dict(zip(open_jobs, placement_named(placement)([node_counts[i] for i in open_jobs], free), strict=True))
@@ -141,8 +144,3 @@ def _room(cluster: Topology, request: PlacementRequest, nodes: int) -> tuple[int
         named = cluster.numbering.only(np.array(request.nodes, np.int64))
         return named.gpus, named.common_width()
     return nodes * cluster.gpus_per_node, cluster.gpus_per_node
-
-
-def _needed(cluster: Topology, request: PlacementRequest, job: Job, nodes: int) -> int:
-    """Return the number of nodes of a job with resolved degrees: `nodes` if requested, else enough for all its ranks."""
-    return nodes if request.nodes is not None else -(-job.mesh.size // cluster.gpus_per_node)

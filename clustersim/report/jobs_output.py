@@ -16,7 +16,6 @@ from clustersim.report.table import table
 from clustersim.report.terminal import (
     NAMES,
     basis,
-    counted,
     degrees,
     left_out,
     paragraphs,
@@ -25,7 +24,7 @@ from clustersim.report.terminal import (
 from clustersim.report.trace import numbered_tracks, slices, spans_of_cells
 from clustersim.report.trace_events import FIRST, metadata_event
 from clustersim.report.verdicts import WORDS
-from clustersim.units import duration, gibibytes, scaled, seconds
+from clustersim.units import duration, gibibytes, plural, scaled, seconds
 
 if TYPE_CHECKING:
     import polars as pl
@@ -146,7 +145,7 @@ def _head(summary: dict[str, Any]) -> list[str]:
     where = f"{cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}{free}"
     warnings = [f"warning: {warning}" for warning in summary["warnings"]]
     return [
-        f"{counted(len(jobs), 'job')} on {where}",
+        f"{plural(len(jobs), 'job', 'jobs')} on {where}",
         *warnings,
         *_table(("job", "nodes", "GPUs", "split", "memory"), rows),
     ]

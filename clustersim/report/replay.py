@@ -15,11 +15,11 @@ from clustersim.report.links import busiest, path_limits
 from clustersim.report.path_shares import path_shares
 from clustersim.report.step_trace import StepTrace
 from clustersim.report.summary import cluster_facts
-from clustersim.report.terminal import Look, breakdown_lines, counted, link_lines, printable, wrapped
+from clustersim.report.terminal import Look, breakdown_lines, link_lines, printable, wrapped
 from clustersim.report.trace import first_ranks, spans_of_cells
 from clustersim.report.trace_events import write_events
 from clustersim.topology.model import Topology
-from clustersim.units import duration
+from clustersim.units import duration, plural
 from clustersim.writing import saving
 
 
@@ -65,7 +65,9 @@ def _crossed(record: Record) -> Floats:
 def lines(summary: dict[str, Any], look: Look) -> list[str]:
     """Return the summary of `facts` as lines of text."""
     counts, cluster = summary["traces"], summary["cluster"]
-    head = f"{counted(counts['ranks'], 'execution trace')}, {counted(counts['nodes'], 'node')}"
+    head = (
+        f"{plural(counts['ranks'], 'execution trace', 'execution traces')}, {plural(counts['nodes'], 'node', 'nodes')}"
+    )
     return [
         f"{printable(summary['name'])} on {printable(cluster['name'])}: {head}, {cluster['gpu']}",
         f"  step time  {look.strong(duration(summary['step_time_s']))}",

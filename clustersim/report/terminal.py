@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -15,6 +13,7 @@ from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
 from clustersim.predictors.uncertainty import interval_text
 from clustersim.report.folded_time import FoldedTime, folded_time
+from clustersim.report.table import NARROWEST, terminal_width
 from clustersim.report.trace import spans_of_cells
 from clustersim.report.verdicts import WORDS, band, verdict
 from clustersim.units import duration, gibibytes, plural, scaled, seconds
@@ -118,7 +117,6 @@ class Look(NamedTuple):
 PLAIN = Look()
 WIDTH = 100
 """Width in columns at which sentences are wrapped, if the terminal is not narrower."""
-_NARROWEST = 40
 
 
 def lines(
@@ -192,7 +190,10 @@ def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the (name, value) line on drawn steps, if GPUs differ in speed."""
     if jitter := summary.get("jitter"):
         half, most = (duration(jitter[f"step_time_{name}_s"]) for name in ("p50", "p99"))
-        yield "jitter", f"half of {counted(jitter['draws'], 'step')} take at most {half}, 99 of 100 at most {most}"
+        yield (
+            "jitter",
+            f"half of {plural(jitter['draws'], 'step', 'steps')} take at most {half}, 99 of 100 at most {most}",
+        )
 
 
 def degrees(split: dict[str, Any]) -> str:
@@ -210,16 +211,11 @@ def _layout(split: dict[str, Any]) -> str:
 
 def _batch(split: dict[str, Any]) -> str:
     """Return the global batch of a job and its microbatches in words."""
-    sequences = counted(split["global_batch"], "sequence")
+    sequences = plural(split["global_batch"], "sequence", "sequences")
     return (
-        f"{sequences} of {split['seq']} tokens, in {counted(split['microbatches'], 'microbatch', 'microbatches')} "
+        f"{sequences} of {split['seq']:,} tokens, in {plural(split['microbatches'], 'microbatch', 'microbatches')} "
         f"of {split['micro_batch']} a replica"
     )
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 microbatch`, `8 microbatches`. plural: if it does not end in s."""
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _fits(memory: dict[str, Any], look: Look) -> Iterator[tuple[str, str]]:
@@ -267,7 +263,7 @@ def printable(text: str) -> str:
 
 def columns() -> int:
     """Return the width of text: that of the terminal, at most `WIDTH`, which is also the default."""
-    return max(min(WIDTH, get_terminal_size().columns), _NARROWEST) if sys.stdout.isatty() else WIDTH
+    return int(max(min(WIDTH, terminal_width()), NARROWEST))
 
 
 def wrapped(sentence: str, indent: str = "", under: str = "  ") -> list[str]:
@@ -303,7 +299,7 @@ def software_lines(summary: dict[str, Any]) -> list[str]:
         return []
     simulated = summary["step_time_s"]
     least, likely, most = (f"{100 * (r - 1):+.0f}" for r in (low / simulated, level["factor"], high / simulated))
-    typical = f"not modelled; typical of {counted(level['publishers'], 'publisher')}: {likely} %"
+    typical = f"not modelled; typical of {plural(level['publishers'], 'publisher', 'publishers')}: {likely} %"
     return wrapped(f"{typical}, 80 %: {least} to {most} % of the simulated {duration(simulated)}", "  ")
 
 

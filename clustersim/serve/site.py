@@ -121,7 +121,8 @@ class Site:
     async def run(self, request: Request) -> Response:
         """Start the command of a form's request, and return {`number`} as JSON. Raises InputError for an invalid request."""
         command = self.form.command(await _json(request))
-        return self._begun(list(command.words), command.shown, self.place)
+        child = self._start(list(command.words), command.shown, self.place)
+        return JSONResponse({"number": child.number}, 202)
 
     async def write_page(self, request: Request) -> Response:
         """Start the command that writes the page of a result, and return {`number`} as JSON. Raises InputError without a page."""
@@ -132,7 +133,7 @@ class Site:
         if writer is None:
             raise InputError(f"{name}: only runs and sweeps have a page")
         shown = shlex.join(["clustersim", writer, f"{self.shown.rstrip('/')}/{name}"])
-        return self._begun([writer, "--", str(folder)], shown)
+        return JSONResponse({"number": self._start([writer, "--", str(folder)], shown).number}, 202)
 
     async def compare(self, request: Request) -> Response:
         """Return the differences between results as JSON, once the command has ended."""
@@ -155,12 +156,8 @@ class Site:
         child.stopping.set()
         return JSONResponse({})
 
-    def _begun(self, words: list[str], shown: str, cwd: Path | None = None) -> Response:
-        """Start a command, its arguments `words`, shown to users as `shown`, and return {`number`} as JSON."""
-        return JSONResponse({"number": self._start(words, shown, cwd).number}, 202)
-
     def _start(self, words: list[str], shown: str, cwd: Path | None = None) -> Child:
-        """Start a command, or queue it. Raises HTTPException if too many wait already."""
+        """Start a command (arguments `words`, `shown` to users), or queue it. Raises HTTPException if too many wait already."""
         if self.children.full:
             most = self.children.limits
             message = f"{most.at_once} run and {most.waiting} wait already; stop one, or wait for one to end."

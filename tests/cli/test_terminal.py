@@ -18,8 +18,8 @@ from clustersim.cli import answer
 from clustersim.config.yaml import parse
 from clustersim.parallel.load import build as build_workload
 from clustersim.report import terminal
-from clustersim.report.table import table
-from clustersim.report.terminal import PLAIN, WIDTH, Look, counted, lines
+from clustersim.report.table import fitted, table
+from clustersim.report.terminal import PLAIN, WIDTH, Look, lines
 from clustersim.simulation import run
 from clustersim.simulation import simulate as forecast
 from clustersim.topology.build import build as build_topology
@@ -88,7 +88,6 @@ def test_lines_fit_into_a_hundred_columns_and_have_no_trailing_blanks(verbose):
 def test_one_is_singular():
     _, text = shown(training__global_batch=32, training__micro_batch=1)
     assert "32 sequences of 512 tokens, in 1 microbatch of 1 a replica" in "\n".join(text)
-    assert (counted(1, "job"), counted(2, "job")) == ("1 job", "2 jobs")
 
 
 def test_brief_is_the_three_numbers_and_warnings():
@@ -198,14 +197,14 @@ def test_a_table_stays_whole_where_it_has_room_and_in_a_pipe(monkeypatch):
         "12.         1      5 s    ! 9 GiB",
     ]
     assert table(CELLS) == whole
-    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(len(whole[1])))
     assert table(CELLS) == whole
 
 
 @pytest.mark.parametrize("room", [*range(16, 33), 4])
 def test_columns_without_room_stand_below_and_none_is_lost(monkeypatch, room):
-    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(room))
     folded = table(CELLS)
     each = len(folded) // len(CELLS)
@@ -217,12 +216,34 @@ def test_columns_without_room_stand_below_and_none_is_lost(monkeypatch, room):
     assert room < 16 or max(map(len, folded)) <= room
 
 
+def test_cells_that_are_empty_take_no_line_below(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "16")
+    assert table([["what", "number", "of"], ["in all", "12", ""]], "<") == [
+        "what    number",
+        "        of",
+        "in all  12",
+    ]
+
+
+def test_sentences_fit_the_terminal_and_what_is_copied_stays_whole(monkeypatch):
+    sentence, flags, listed = "  " + "word " * 20 + "end", "all on: " + "--set a=b " * 9, "0F0," * 30
+    assert fitted([sentence, flags]) == [sentence, flags]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "50")
+    first, *others = fitted([f"short\n{sentence}", flags, listed])[1:-2]
+    assert max(map(len, [first, *others])) <= 50 and first.startswith("  word") and others[0].startswith("    word")
+    assert " ".join([first, *others]).split() == sentence.split()
+    assert fitted([flags, listed, f"\x1b[1m{'x ' * 25}\x1b[0m"])[:3] == [flags, listed, f"\x1b[1m{'x ' * 25}\x1b[0m"]
+
+
 def test_lines_are_folded_at_the_width_of_a_narrow_terminal(tmp_path):
     words = shlex.split("run hgx_h100_8 gpt3_xl --tp 2 --no-save --verbose")
     command = [sys.executable, "-m", "clustersim", *words]
     seen = on_a_terminal(command, tmp_path, COLUMNS="72", LINES="40")
     lines = re.sub(rb"\x1b\[[0-9;]*m", b"", seen).decode().splitlines()
     drawn = next(i for i, line in enumerate(lines) if line.startswith("timeline"))
-    assert [line for line in lines[:drawn] if len(line) > 72] == []
+    timeline = next(i for i, line in enumerate(lines) if line.startswith("  F forward"))
+    assert [line for line in [*lines[:drawn], *lines[timeline:]] if len(line) > 72] == []
     clocks = next(i for i, line in enumerate(lines) if line.startswith("  clocks"))
     assert lines[clocks + 1].startswith(" " * 14)
