@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import yaml
 
-from clustersim.config.overrides import replace
 from clustersim.config.yaml import Document, Position
 from clustersim.convert import megatron_script, megatron_yaml, torchtitan, trainers
 from clustersim.convert.layout_text import layout_of
 from clustersim.convert.megatron_arguments import script
-from clustersim.convert.megatron_script import Imported
+from clustersim.convert.megatron_script import Imported, ImportRequest
 from clustersim.convert.settings import toml
-from clustersim.convert.trainers import TrainerRequest
 from clustersim.explain.differences import flat
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions
@@ -40,29 +38,25 @@ def written(tool: str, job: Job, gpus_per_node: int) -> str:
     return f"# {job.name} for {tool}\n" + yaml.safe_dump(megatron_yaml.written(tool, job.spec, *launch), width=120)
 
 
-def imported(tool: str, path: str, text: str, request: TrainerRequest, recipe: str | None = None) -> Imported:
+def imported(tool: str, path: str, text: str, request: ImportRequest) -> Imported:
     """Return the workload of a tool's launch file or settings in `text`. Raises InputError for an invalid file.
 
-    path: name of the file in messages; recipe: function of a recipe in Python, if there are several.
+    path: name of the file in messages.
     """
     if tool == "megatron":
-        return megatron_script.imported(path, text, megatron_script.ImportRequest({}, request.settings))
+        return megatron_script.imported(path, text, request)
+    if tool == "torchtitan":
+        return torchtitan.imported(path, text, request)
     if tool in ("nemo", "megatron-bridge"):
-        model = None if isinstance(request.model, Mapping) else request.model
-        return megatron_yaml.imported(tool, path, text, request.settings, model, recipe)
-    if tool != "torchtitan":
-        return trainers.imported(tool, path, text, request)
-    workload = torchtitan.imported(path, text, request.gpus)
-    for key, value in request.settings.items():
-        replace(workload.workload, tuple(key.split(".")), value, key)
-    return workload
+        return megatron_yaml.imported(tool, path, text, request)
+    return trainers.imported(tool, path, text, request)
 
 
 def read_back(tool: str, text: str, job: Job, path: str = "the file") -> Job:
     """Return the job of a tool's launch file, with the model of `job` if it has none. Raises InputError for an invalid file."""
-    request = TrainerRequest()
+    request = ImportRequest()
     if tool == "deepspeed":
-        request = TrainerRequest(job.spec.model.model_dump(exclude_none=True), None, {"training.seq": job.training.seq})
+        request = ImportRequest({}, {"training.seq": job.training.seq}, job.spec.model.model_dump(exclude_none=True))
     workload = imported(tool, path, text, request)
     return build(Document(path, workload.workload, {(): Position(1, 1)}))
 

@@ -96,11 +96,11 @@ def _importer(tool: str, file: str, *names: str) -> None:
 
     def command(request: SettingsFile) -> None:
         from clustersim.api.launch import imported
-        from clustersim.convert.trainers import TrainerRequest
+        from clustersim.convert.megatron_script import ImportRequest
 
-        trainer = TrainerRequest(request.model, request.gpus, _values(request.settings))
+        wanted = ImportRequest({}, _values(request.settings), request.model, request.gpus, request.recipe)
         text = read_text(request.config, file)
-        _answer(request.config, imported(tool, str(request.config), text, trainer, request.recipe), request.out)
+        _answer(request.config, imported(tool, str(request.config), text, wanted), request.out)
 
     command.__annotations__["request"] = Annotated[SettingsFile, ("config", *names, "out", "settings")]
     app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")(command)

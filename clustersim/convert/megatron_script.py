@@ -65,12 +65,18 @@ class Imported:
 
 
 class ImportRequest(NamedTuple):
-    """Options of an import besides the script."""
+    """Options of an import besides the file. A tool whose files have the rest reads `settings` alone."""
 
-    variables: Mapping[str, str]
-    """Environment variables, such as NNODES."""
-    settings: Mapping[str, object]
-    """{dotted key of the workload: value}, which override the script."""
+    variables: Mapping[str, str] = {}
+    """Environment variables of a script, such as NNODES."""
+    settings: Mapping[str, object] = {}
+    """{dotted key of the workload: value}, which override the file."""
+    model: str | Mapping[str, object] | None = None
+    """A config.json, its folder, a workload's file or name, or the section `model` of a workload."""
+    gpus: int | None = None
+    """Number of GPUs that the job runs on, if the file does not state it."""
+    recipe: str | None = None
+    """Function of a recipe in Python; None: the file's only one."""
 
 
 def imported(path: str, text: str, request: ImportRequest) -> Imported:

@@ -55,20 +55,13 @@ SHAPES = {"num_layers": "layers", "hidden_size": "hidden", "num_attention_heads"
 """{argument: key of `model`}, on which the meaning of other arguments depends."""
 
 
-def imported(
-    tool: str,
-    path: str,
-    text: str,
-    settings: Mapping[str, object],
-    model: str | None = None,
-    recipe: str | None = None,
-) -> Imported:
+def imported(tool: str, path: str, text: str, request: ImportRequest) -> Imported:
     """Return the workload of a launch file, whose content is `text`. tool: `nemo` or `megatron-bridge`.
 
-    settings: {dotted key of the workload: value}, which override the file. model: a config.json, its folder, or a workload's file
-    or name, with shapes that the file takes from elsewhere. recipe: a function of a file in Python; without it, the only one.
-    Raises InputError with the setting that is unknown or cannot be expressed.
+    The model of `request` has shapes that the file takes from elsewhere. Raises InputError with the setting that is unknown or
+    cannot be expressed.
     """
+    settings, recipe = request.settings, request.recipe
     known, data = rows(tool), _data(tool, path, text, recipe)
     sections = resolved(data, "training.") if tool == "nemo" else _bridge(data)
     flattened = flat(sections, lambda name: name in known or _kind(name) in KINDS).items()
@@ -86,7 +79,7 @@ def imported(
     of_megatron = ((name, value) for name, value in converted.items() if "." not in name)
     options |= {name: value for name, value in of_megatron if value is not False or name in without}
     keys |= _core(source) if tool == "megatron-bridge" else _nemo(source, keys)
-    shapes = _shapes(path, data, model) if model or path.endswith(".py") else {}
+    shapes = _shapes(path, data, request.model) if request.model or path.endswith(".py") else {}
     if shapes:  # decide over defaults of the tool
         default_keys = {".".join(map(str, row.key)) for name, row in known.items() if name not in present}
         default_keys |= {"model.activation"} if FUNCTION not in present else set()
@@ -120,7 +113,7 @@ def imported(
     return replace(result, ignored=tuple(source.ignored), not_modelled=(*source.not_modelled, *result.not_modelled))
 
 
-def _shapes(path: str, data: Section, requested: str | None) -> Mapping[str, object]:
+def _shapes(path: str, data: Section, requested: str | Mapping[str, object] | None) -> Mapping[str, object]:
     """Return the section `model` of `requested`, {} if the file has the shapes itself. Raises InputError if neither has them."""
     model = data.get("model") or {}
     target = model.get("_target_") if isinstance(model, dict) else None

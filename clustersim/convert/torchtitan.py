@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from clustersim.config.workload import Model, Workload
 from clustersim.convert.conversions import rows
-from clustersim.convert.megatron_script import Imported
+from clustersim.convert.megatron_script import Imported, ImportRequest
 from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse, unsayable
 from clustersim.convert.table import records, records_of
 from clustersim.errors import InputError, suggest
@@ -42,8 +42,8 @@ def models() -> dict[str, Keys]:
     return {name: shapes for name, shapes in flavors.items() if isinstance(shapes, dict)}
 
 
-def imported(path: str, text: str, gpus: int | None) -> Imported:
-    """Return the workload of a torchtitan job config with the content `text`. gpus: None if its degrees set the number of GPUs.
+def imported(path: str, text: str, request: ImportRequest) -> Imported:
+    """Return the workload of a torchtitan job config with the content `text`. Its degrees set the GPUs if `request` has none.
 
     Raises InputError with the setting that is unknown or cannot be expressed.
     """
@@ -58,13 +58,15 @@ def imported(path: str, text: str, gpus: int | None) -> Imported:
         raise InputError(f"{path}: model.flavor: {flavor} is not known; {suggest(flavor, known)}")
     spec = settings.spec(flavor.replace("/", "-"), known[flavor])
     spec |= {
-        **_batch(settings, gpus),
+        **_batch(settings, request.gpus),
         **_training(settings),
         "parallelism.vpp": _chunks(settings, int(str(spec["model.layers"]))),
     }
     if spec["parallelism.pp"] == 1:
         del spec["parallelism.schedule"]
-    return Imported(nested(spec), tuple(settings.ignored), tuple(settings.not_modelled), (), ())
+    return Imported(
+        nested(spec | dict(request.settings)), tuple(settings.ignored), tuple(settings.not_modelled), (), ()
+    )
 
 
 def _batch(settings: ToolSettings, gpus: int | None) -> Keys:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
 
 from clustersim.config import shipped
 from clustersim.config.fields import Section
@@ -23,7 +22,7 @@ from clustersim.config.workload import Workload
 from clustersim.config.yaml import parse, read
 from clustersim.convert.conversions import rows
 from clustersim.convert.hugging_face_workload import SEQ, converted, is_config
-from clustersim.convert.megatron_script import Imported
+from clustersim.convert.megatron_script import Imported, ImportRequest
 from clustersim.convert.peft import linears
 from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse
 from clustersim.convert.table import records_of
@@ -44,18 +43,7 @@ AUTO: Mapping[str, Callable[[int], int]] = {
 """{setting: function from the model's width to its value} for "auto" (transformers 4.57.1, integrations/deepspeed.py)."""
 
 
-class TrainerRequest(NamedTuple):
-    """Options of an import besides the settings file."""
-
-    model: str | Mapping[str, object] | None = None
-    """A config.json, its folder, a workload's file or name, or the section `model` of a workload."""
-    gpus: int | None = None
-    """Number of GPUs that the job runs on."""
-    settings: Mapping[str, object] = {}
-    """{dotted key of the workload: value}, which override the file."""
-
-
-def imported(tool: str, path: str, text: str, request: TrainerRequest) -> Imported:
+def imported(tool: str, path: str, text: str, request: ImportRequest) -> Imported:
     """Return the workload of a settings file. tool: a key of TITLES. path, text: the file's path, for messages, and content.
 
     Raises InputError with the setting that is unknown or cannot be expressed.
@@ -141,7 +129,7 @@ class TrainerImport:
             raise self.error(f"{name}: {shown(value)} must be a whole number of at least 1")
         return value
 
-    def workload(self, tool: str, request: TrainerRequest) -> Imported:
+    def workload(self, tool: str, request: ImportRequest) -> Imported:
         """Return the workload of all settings, with `request` on top. Raises InputError for missing or contradictory ones."""
         presets, trainer = records_of("trainers"), str(self.facts["trainer"])
         self.keys |= request.settings
@@ -185,7 +173,7 @@ class TrainerImport:
             spec, tuple(self.settings.ignored), tuple(self.settings.not_modelled), (), tuple(self.assumed), machine
         )
 
-    def _model(self, request: TrainerRequest) -> str:
+    def _model(self, request: ImportRequest) -> str:
         """Set shapes, sequence length and keys that depend on the width. Return the model's name."""
         data = described(self.settings.path, self.facts.get("model"), request.model)
         model, name, training = section_of(data, "model"), str(data.get("name", "model")), section_of(data, "training")

@@ -135,7 +135,7 @@ def launched(run: Run) -> dict[str, Any]:
         if run.launch.suffix in (".yaml", ".yml", ".json"):
             return dict(unbuilt(read(run.launch)).document.data)
         script = read_text(run.launch, "a launch script")
-        return imported(str(run.launch), script, ImportRequest({}, {})).workload
+        return imported(str(run.launch), script, ImportRequest()).workload
     except InputError as error:
         raise Refusal("launch", str(error)) from error
 

@@ -141,7 +141,7 @@ def job_of(found):
 
 
 def read(tool, text=None, **settings):
-    return imported(tool, "a.yaml", text or FILES[tool], settings)
+    return imported(tool, "a.yaml", text or FILES[tool], ImportRequest({}, settings))
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -152,7 +152,7 @@ def test_a_file_is_the_job_that_a_script_of_megatron_launches(tool):
     """
     reduced = "--grad-reduce-in-bf16" if tool == "nemo" else ""
     script = SCRIPT.replace("--grad-reduce-in-bf16", reduced)
-    wanted = job_of(script_imported("a.sh", script, ImportRequest({}, {})))
+    wanted = job_of(script_imported("a.sh", script, ImportRequest()))
     found = job_of(read(tool))
     left = {key for job, other in ((wanted, found), (found, wanted)) for key, _ in differences(job, other)}
     assert left <= {"training.rope_kernels", "training.check_nan", "training.main_params"}

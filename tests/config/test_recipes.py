@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from clustersim.api.launch import differences
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.conversions import rows
+from clustersim.convert.megatron_script import ImportRequest
 from clustersim.convert.megatron_yaml import imported
 from clustersim.convert.python_recipe import LIBRARY, recipe_sections
 from clustersim.errors import InputError
@@ -91,12 +92,12 @@ def job_of(found):
 
 
 def read(name, text=RECIPES, model=None, **changes):
-    return imported("megatron-bridge", "a.py", text, changes, model, name)
+    return imported("megatron-bridge", "a.py", text, ImportRequest({}, changes, model, recipe=name))
 
 
 def test_a_recipe_is_the_job_of_the_same_settings_in_a_saved_file():
     recipe = job_of(read("small_pretrain_config"))
-    saved = job_of(imported("megatron-bridge", "a.yaml", SAVED, {}))
+    saved = job_of(imported("megatron-bridge", "a.yaml", SAVED, ImportRequest()))
     assert not [*differences(recipe, saved), *differences(saved, recipe)]
 
 
@@ -139,7 +140,7 @@ def test_what_cannot_be_read_is_named_with_its_line(change):
 
 def test_a_file_of_several_recipes_needs_a_name():
     with pytest.raises(InputError, match=re.escape("has 3 recipes; give --recipe with one, such as small_pretrain")):
-        imported("megatron-bridge", "a.py", RECIPES, {})
+        imported("megatron-bridge", "a.py", RECIPES, ImportRequest())
     with pytest.raises(InputError, match="did you mean 'small_pretrain_config'"):
         read("smal_pretrain_config")
     assert recipe_sections("a.py", RECIPES.partition("def published")[0], None)["train"]["global_batch_size"] == 64

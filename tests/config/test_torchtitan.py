@@ -15,6 +15,7 @@ from sweep_cases import parsed, some_of
 from clustersim.api.launch import differences, read_back, written
 from clustersim.config.workload import Model
 from clustersim.config.yaml import Document, Position
+from clustersim.convert.megatron_script import ImportRequest
 from clustersim.convert.settings import flat
 from clustersim.convert.torchtitan import ROWS, imported, models
 from clustersim.errors import InputError
@@ -76,7 +77,7 @@ log_freq = 10
 
 def test_a_published_preset_is_read():
     """train_configs/llama3_405b.toml of torchtitan v0.2.2, a preset for 128 GPUs."""
-    found = imported("t.toml", LLAMA, 128)
+    found = imported("t.toml", LLAMA, ImportRequest(gpus=128))
     assert {"optimizer.lr", "metrics.log_freq"} == set(found.ignored)
     assert found.not_modelled == ("quantize.linear.float8.filter_fqns",)
     job = build_of(found)
@@ -111,7 +112,7 @@ def test_a_setting_that_cannot_be_said_is_named(case):
     named = "" if "[model]" in case else '[model]\nflavor = "8B"\n'
     text = case.replace("converters", 'flavor = "8B"\nconverters')
     with pytest.raises(InputError, match=rf"^t\.toml: .*{re.escape(WRONG[case])}"):
-        imported("t.toml", named + text, 8)
+        imported("t.toml", named + text, ImportRequest(gpus=8))
 
 
 def test_an_open_degree_asks_for_the_gpus(call, tmp_path):
@@ -236,7 +237,7 @@ enable_float8_linear = false
 
 def test_settings_of_earlier_releases_have_their_names_of_today():
     """eminorhan/frontier-torchtitan, train_configs/llama3_8b_n64.toml, and torchtitan's own files until 2025-10."""
-    spec = imported("t.toml", EARLIER, None).workload
+    spec = imported("t.toml", EARLIER, ImportRequest()).workload
     training, split = spec["training"], spec["parallelism"]
     assert (split["tp"], split["dp"], split["fsdp"]["shard"]) == (8, 64, 32)
     assert (training["micro_batch"], training["global_batch"], training["seq"]) == (21, 21 * 64, 8192)

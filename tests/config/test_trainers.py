@@ -12,8 +12,9 @@ from clustersim.config.yaml import Document, Position
 from clustersim.convert.conversions import rows
 from clustersim.convert.megatron import ALIASES, NO_EFFECT
 from clustersim.convert.megatron_groups import GROUPED
+from clustersim.convert.megatron_script import ImportRequest
 from clustersim.convert.table import records
-from clustersim.convert.trainers import TITLES, TrainerRequest, deepspeed_config, imported
+from clustersim.convert.trainers import TITLES, deepspeed_config, imported
 from clustersim.errors import InputError
 from clustersim.parallel.load import build, load
 
@@ -22,7 +23,7 @@ def job_of(tool, settings, gpus=16, model="llama3_8b", **keys):
     """Return what was imported of settings, and its job."""
     given = {key.replace("__", "."): value for key, value in keys.items()}
     text = settings if isinstance(settings, str) else json.dumps(settings)
-    found = imported(tool, "given", text, TrainerRequest(model, gpus, given))
+    found = imported(tool, "given", text, ImportRequest({}, given, model, gpus))
     return found, build(Document("given", found.workload, {(): Position(1, 1)}))
 
 
@@ -149,13 +150,16 @@ def test_a_deepspeed_file_beside_an_accelerate_file_is_read(tmp_path):
     (tmp_path / "ds" / "zero.json").write_text(json.dumps({**STAGE3, "steps_per_print": 1}), encoding="utf-8")
     text = "distributed_type: DEEPSPEED\nmixed_precision: fp16\nnum_processes: 8\n"
     text += "deepspeed_config: {deepspeed_config_file: ds/zero.json, zero3_init_flag: true}\n"
-    found = imported("accelerate", str(tmp_path / "a.yaml"), text, TrainerRequest("llama3_8b"))
+    found = imported("accelerate", str(tmp_path / "a.yaml"), text, ImportRequest(model="llama3_8b"))
     assert found.workload["parallelism"]["zero"] == 3
     assert found.workload["training"]["precision"] == "fp16"
     assert "zero.json: steps_per_print" in found.ignored
     with pytest.raises(InputError, match=r"no\.json is not a file here or around"):
         imported(
-            "accelerate", str(tmp_path / "a.yaml"), text.replace("zero.json", "no.json"), TrainerRequest("llama3_8b")
+            "accelerate",
+            str(tmp_path / "a.yaml"),
+            text.replace("zero.json", "no.json"),
+            ImportRequest(model="llama3_8b"),
         )
 
 
