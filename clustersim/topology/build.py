@@ -30,14 +30,13 @@ from clustersim.units import either
 _PROBED = 64
 NVLINK: Annotated[Mapping[str, tuple[float, float]], Declared("B/s")] = {
     "pascal": (20e9, 0.9),
-    "volta": (25e9, 0.8),
-    "turing": (25e9, 0.8),
-    "ampere": (25e9, 0.8),
+    **dict.fromkeys(("volta", "turing", "ampere"), (25e9, 0.8)),
+    **dict.fromkeys(("a40", "rtx-3090", "rtx-a6000"), (14.0625e9, 0.853)),
     "hopper": (25e9, 0.824),
     "blackwell": (50e9, 0.802),
     "blackwell-ultra": (50e9, 0.802),
 }
-"""(bytes/s of one NVLink, share that payload gets) by generation (NVIDIA/nccl 2.30, src/graph/topo.h)."""
+"""(bytes/s of one NVLink, share that payload gets) by GPU or generation (NVIDIA/nccl 2.30, src/graph/topo.h)."""
 ROOM = "clustersim.topology"
 FOREIGN = (".xml", ".txt", ".topo")
 """Suffixes of other tools' files, which leave out what their programs detect at run time."""
@@ -191,8 +190,8 @@ def _pool(
 
 
 def _with_links(node: Node, gpu: Gpu) -> Node:
-    """Return a node whose links have the rate of the GPU's generation, unless the file sets one."""
-    known = NVLINK.get(gpu.architecture)
+    """Return a node whose links have the rate of the GPU or its generation, unless the file sets one."""
+    known = NVLINK.get(gpu.like or gpu.name, NVLINK.get(gpu.architecture))
     if node.scale_up.kind == "none" or node.scale_up.link is not None or known is None or gpu.vendor != "nvidia":
         return node
     rates = dict(zip(("link", "payload_efficiency"), known, strict=True))

@@ -207,6 +207,16 @@ Legend:
 """
 
 
+@pytest.mark.parametrize(
+    "gpu, links, rate", [("rtx-3090", 4, 48), ("a40", 4, 48), ("rtx-a6000", 4, 48), ("a100-pcie-80gb", 12, 240)]
+)
+def test_bridges_of_gpus_without_hbm_have_links_of_14_gigabytes(gpu, links, rate, tmp_path):
+    """huggingface/transformers issue 9371 (NV4 of two RTX 3090: 56.25 GB/s each way); NCCL takes 12 GB/s for payload."""
+    (tmp_path / "topo.txt").write_text(f"\tGPU0\tGPU1\nGPU0\t X \tNV{links}\nGPU1\tNV{links}\t X \n")
+    topology = load_topology(tmp_path / "topo.txt", {"cluster.gpu": gpu})
+    assert max(topology.capacity) == pytest.approx(rate * 1e9, rel=0.01)
+
+
 def test_the_matrix_of_nvidia_smi_is_read(tmp_path):
     (tmp_path / "topo.txt").write_text(MATRIX)
     words = ("--gpu", "a100-pcie-80gb")
