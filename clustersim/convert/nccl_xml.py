@@ -157,16 +157,19 @@ def _model(gpu: _Gpu) -> tuple[str | None, str]:
 
 
 def _slot(pci: ElementTree.Element, path: object) -> str | None:
-    """Return generation and lanes of a slot, such as `gen5x16`; None without a speed. Raises InputError for unknown speeds."""
+    """Return generation and lanes of a slot, such as `gen5x16`; None without a speed. Raises InputError for unknown speeds.
+
+    Like NCCL, takes 16 lanes where a virtual machine shows none or 0.
+    """
     speed, width = (pci.get(key, "").strip() for key in ("link_speed", "link_width"))
     if speed.lower() in ("", "unknown", "unknown speed"):
         return None
     match = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) *GT/s", speed)
     generation = _GENERATION.get(float(match[1])) if match else None
-    if generation is None or width not in {"", "1", "2", "4", "8", "16"}:
+    if generation is None or width not in {"", "0", "1", "2", "4", "8", "16"}:
         why = f"PCIe at {shown(pci.get('link_speed'))} × {shown(width)} is not known; write like 32.0 GT/s and 16"
         raise InputError(f"{path}: {why}")
-    return f"gen{generation}x{width or 16}"
+    return f"gen{generation}x{int(width or 0) or 16}"
 
 
 def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:

@@ -155,6 +155,16 @@ def test_an_empty_speed_of_pcie_is_the_default(tmp_path):
     assert shown(tmp_path / "t.xml", "--gpu", "a100")["gpus"] == 8
 
 
+def test_slots_of_a_virtual_machine_without_lanes_have_16(tmp_path):
+    """IBM Cloud's file for its H100 profile (ibm-cloud-docs/vpc, cluster-network-h100-profile); NCCL reads 0 as 16."""
+    found = []
+    for width in (16, 0):
+        text = (INPUTS / "s15_cloud_topology.xml").read_text()
+        (tmp_path / "t.xml").write_text(text.replace('link_width="16"', f'link_width="{width}"'))
+        found.append(load_topology(tmp_path / "t.xml", {"cluster.gpu": "h100-sxm"}))
+    assert (found[0].capacity == found[1].capacity).all()
+
+
 CLASSLESS = "".join(f'<cpu numaid="{i}">{"<pci/>" * (4 + i)}</cpu>' for i in range(2))
 SWITCHED = '<pci busid="0000:00:0{}.0" class="0x030200" device="0x20b2" link_speed="8 GT/s" link_width="16"/>'
 HIDDEN = """<pci busid="000{0}:00:00.0" class="0x030200" device="0x20b5" link_speed="" link_width="0">
