@@ -1,7 +1,8 @@
-"""Command lines of clustersim that fixtures of a whole file run."""
+"""Command lines of clustersim that run in this process, also where a fixture of a whole file asks."""
 
 import contextlib
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,17 @@ import pytest
 from clustersim.cli.main import main
 
 
-def command(*arguments: str, cwd: str | Path = ".") -> None:
-    """Run a command line in this process and in a folder; it must succeed."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(cwd):
+def command(*arguments: str, cwd: str | Path = ".", code: int = 0) -> tuple[str, str]:
+    """Run a command line in a folder and return what it prints, (stdout, stderr); it must end with the exit code."""
+    out, err = StringIO(), StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
         patch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-    assert not end.value.code
+        main()
+    assert (end.value.code or 0) == code, err.getvalue()
+    return out.getvalue(), err.getvalue()

@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import polars as pl
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.errors import InputError
 from clustersim.sweeps.run import Shard
 
@@ -23,18 +23,16 @@ AXES = ["--tp", "1,2", "--pp", "1,2", "--micro-batch", "1,2,4", "--recompute", "
 SWEEP = ["sweep", "nvlink_h100_4", "gpt3_xl", "--set", "training.global_batch=16", "--workers", "1", "--quiet"]
 
 
-def sweep(*words: str) -> int:
-    sys.argv = ["clustersim", *SWEEP, *words]
-    with pytest.raises(SystemExit) as end:
-        main()
-    return int(end.value.code or 0)
+def sweep(*words: str, code: int = 0) -> str:
+    """Sweep and return what is said on stderr."""
+    return commands.command(*SWEEP, *words, code=code)[1]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Return the folder of the sweep that was left alone."""
     folder = tmp_path_factory.mktemp("whole") / "x"
-    assert sweep(*AXES, "--out", str(folder)) == 0
+    sweep(*AXES, "--out", str(folder))
     return folder
 
 
@@ -42,18 +40,13 @@ def same(one: Path, other: Path) -> bool:
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in ("points.parquet", "points.jsonl"))
 
 
-@pytest.fixture(autouse=True)
-def _argv(monkeypatch):
-    monkeypatch.setattr(sys, "argv", [])
-
-
 def test_shards_merge_into_the_table_of_the_whole(whole, tmp_path):
     for number in (1, 2, 3):
-        assert sweep(*AXES, "--shard", f"{number}/3", "--out", str(tmp_path / str(number))) == 0
+        sweep(*AXES, "--shard", f"{number}/3", "--out", str(tmp_path / str(number)))
     rows = [len(pl.read_parquet(tmp_path / str(number) / "points.parquet")) for number in (1, 2, 3)]
     assert rows == [12, 12, 12]
     merges = [word for number in (1, 2) for word in ("--merge", str(tmp_path / str(number)))]
-    assert sweep(*AXES, *merges, "--out", str(tmp_path / "all")) == 0  # what the third has, it simulates itself
+    sweep(*AXES, *merges, "--out", str(tmp_path / "all"))  # what the third has, it simulates itself
     assert same(tmp_path / "all", whole)
 
 
@@ -71,13 +64,13 @@ def test_a_shard_that_is_none_is_one_sentence(text):
         Shard.read(text)
 
 
-def test_other_sweeps_are_not_merged(whole, tmp_path, capsys):
-    other = ("--tp", "1,2", "--predictor", "roofline", "--set", "training.seq=1024", "--out", str(tmp_path / "y"))
-    assert sweep(*other) == 0
-    assert sweep(*AXES, "--merge", str(tmp_path / "y"), "--out", str(tmp_path / "z")) == 2
-    assert "is a result of other inputs, fixed options or another version; give folders" in capsys.readouterr().err
-    assert sweep(*AXES, "--merge", str(tmp_path / "none"), "--out", str(tmp_path / "z")) == 2
-    assert "none: is no folder of a sweep; give folders of this very sweep" in capsys.readouterr().err
+def test_other_sweeps_are_not_merged(tmp_path):
+    y, z, none = (str(tmp_path / name) for name in ("y", "z", "none"))
+    sweep("--tp", "1,2", "--predictor", "roofline", "--set", "training.seq=1024", "--out", y)
+    said = sweep(*AXES, "--merge", y, "--out", z, code=2)
+    assert "is a result of other inputs, fixed options or another version; give folders" in said
+    said = sweep(*AXES, "--merge", none, "--out", z, code=2)
+    assert "none: is no folder of a sweep; give folders of this very sweep" in said
 
 
 @pytest.mark.slow

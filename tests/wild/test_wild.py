@@ -3,18 +3,14 @@
 import gzip
 import json
 import re
-import sys
 import tracemalloc
-from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
-from io import StringIO
 from pathlib import Path
-from unittest.mock import patch
 
+import commands
 import pytest
 import yaml
 
-from clustersim.cli.main import main
 from clustersim.config.shipped import files as shipped
 from clustersim.errors import InputError
 from clustersim.explain.gpu_trace import measured
@@ -31,20 +27,9 @@ INPUTS = Path(__file__).parent / "inputs"
 
 def command(*words, code=0):
     """Return what a command prints: its JSON where it says so, else its text; of one that fails, the sentence."""
-    out, err = StringIO(), StringIO()
     given = [str(INPUTS / word) if (INPUTS / str(word)).is_file() else str(word) for word in words]
-    streams = redirect_stdout(out), redirect_stderr(err)
-    with (
-        patch.object(sys, "argv", ["clustersim", *given]),
-        streams[0],
-        streams[1],
-        pytest.raises(SystemExit) as stopped,
-    ):
-        main()
-    assert stopped.value.code == code, err.getvalue()
-    if code:
-        return err.getvalue()
-    return json.loads(out.getvalue()) if "--json" in words else out.getvalue()
+    out, err = commands.command(*given, code=code)
+    return err if code else json.loads(out) if "--json" in words else out
 
 
 def run(*words):
