@@ -8,7 +8,6 @@ Triton. Its ratio to FlashAttention-2 is that of A100, because both run the same
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +18,7 @@ from clustersim.arrays import Floats
 from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError
+from clustersim.files import packaged_rows
 from clustersim.model.kernel import Kernel
 
 Chart = Mapping[tuple[int, bool], Floats]
@@ -31,11 +31,10 @@ means of B200 and GB200 over both passes for fp8, where 192 stands for heads of 
 def _charts() -> tuple[list[int], dict[str, dict[tuple[int, bool], Floats]]]:
     """Return (sequence lengths, {name of a chart: the chart}) of CHARTS."""
     charts: dict[str, dict[tuple[int, bool], Floats]] = {}
-    with CHARTS.open(encoding="utf-8", newline="") as file:
-        (_, _, _, *lengths), *rows = csv.reader(file)
-        for name, dim, causal, *speeds in rows:
-            charts.setdefault(name, {})[int(dim), causal == "1"] = np.array(speeds, np.float64)
-    return [int(length) for length in lengths], charts
+    rows = packaged_rows(CHARTS)
+    for name, dim, causal, *speeds in map(dict.values, rows):
+        charts.setdefault(name, {})[int(dim), causal == "1"] = np.array(speeds, np.float64)
+    return [int(length) for length in rows[0] if length.isdigit()], charts
 
 
 LENGTHS, _CHART = _charts()

@@ -36,14 +36,16 @@ ENERGY: Mapping[str, float] = {
     "cdna1": 0.965,
     "cdna2": 0.99,
     "cdna3": 0.725,
-    "cdna4": 0.524,
+    "cdna4": 0.44,
 }
 """Picojoules per dense 16-bit FLOP at 1 GHz, for the whole board; they grow with clock^(g - 1). From GEMMs of 20 ms and more on
 V100, A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.77, 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast
 at boost clocks, and from AMD's clocks above. V100-SXM2: 89.4 TFLOP/s at 10,240 per side, thirty times in a row
 (zzc0721/torch-performance-test-data issue 140, whose A100s agree with this table); 60 % less power at 7 than at 16 nm (TSMC)
-gives 2.5. Turing uses the same 12 nm process. CDNA 1, 2 and 4 are a full node away from the architectures above: 30 % less energy
-at the newer node (TSMC), as in `NODE_GAIN`. Hopper's is a tenth above its GEMMs' 0.527, to match training steps (`READ`)."""
+gives 2.5. Turing uses the same 12 nm process. CDNA 1 and 2 are a full node away from the architectures above: 30 % less energy
+at the newer node (TSMC), as in `NODE_GAIN`. With CDNA 4's, the best products of MI300X, MI325X and MI355X (668, 785 and 1565
+TFLOP/s, stas00/ml-engineering) are one share of their rates, 0.88. Hopper's is a tenth above its GEMMs' 0.527, to match training
+steps (`READ`)."""
 READ: Mapping[str, StepEvidence] = {
     "hopper": StepEvidence(
         source="share at which steps of up to 64 GPUs are right, over that of products of 20 ms: 0.945 (DGXC), 0.90 (LLMFOUNDRY, "
