@@ -97,7 +97,7 @@ PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
 
 def breakdown(record: Record) -> list[dict[str, float]]:
-    """Return {part: seconds} of each rank cell, in their order. The parts of a cell add up to the step."""
+    """Return {part: seconds} of each rank cell: `PARTS`, then other families of flows. The parts of a cell add up to the step."""
     ranks = record.shape.ranks
     parts: dict[str, Floats] = {part: np.zeros(ranks) for part in PARTS}
     for name, rank, seconds in (*_computed(record), *_waited(record)):
@@ -110,14 +110,14 @@ def breakdown(record: Record) -> list[dict[str, float]]:
 
 
 def mean_of_ranks(parts: Sequence[dict[str, float]], ranks: Sequence[int]) -> dict[str, float]:
-    """Return {part: mean seconds over all ranks}. Cell i represents `ranks[i]` identical ranks."""
+    """Return {part: mean seconds over all ranks}. Cell i represents `ranks[i]` identical ranks; a part that it lacks is 0."""
     names, count = dict.fromkeys(chain.from_iterable(parts)), sum(ranks)
     seconds = np.array([[*map(part.get, names, repeat(0.0))] for part in parts]) * np.array(ranks)[:, None] / count
     return {name: math.fsum(part) for name, part in zip(names, seconds.T.tolist(), strict=True)}
 
 
 def path_parts(path: Iterable[Span]) -> dict[str, float]:
-    """Return {part: seconds} of the critical path. Messages count as pp, collectives on their own stream as their kind."""
+    """Return {part: seconds} of the path: `PARTS` without bubble, `host`, …. Messages count as pp, collectives by `PART_OF`."""
     parts = {name: 0.0 for name in PARTS if name != "bubble"}
     for span in path:
         for stream, seconds in by_stream(span).items():
@@ -128,7 +128,7 @@ def path_parts(path: Iterable[Span]) -> dict[str, float]:
 
 
 def by_stream(span: Span) -> dict[str, float]:
-    """Return {stream: seconds} of a span. Communication inside a pass counts for the streams of its collectives."""
+    """Return {stream: seconds} of a span. Communication inside a pass counts for the families of its collectives."""
     took, activity = span.end - span.start, span.activity
     if span.stream != COMPUTE or activity is None or not activity.timing.exposed:
         return {span.stream: took}
@@ -163,7 +163,7 @@ def _computed(record: Record) -> Iterable[Part]:
 
 
 def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
-    """Return the communication inside passes: a mask of the tasks that have some, and {family: its share of it} by task."""
+    """Return the communication inside passes: a mask of tasks that have some (tasks,), and {family: its share of it (tasks,)}."""
     of_kind = [_shares(timing) for timing in tasks.timed]
     group_shares = [of_kind[group] for group in tasks.group.tolist()]
     passes = tasks.shape.computing & ~tasks.shape.updating
@@ -204,11 +204,11 @@ def _waited(record: Record) -> Iterable[Part]:
 
 
 def _moved(record: Record, name: str, rank: Ints, begin: Floats, end: Floats) -> Floats:
-    """Return the seconds of each wait, from `begin` to `end`, in which the awaited collective transferred data.
+    """Return the seconds of each wait (waits,), from `begin` to `end`, in which the awaited collective transferred data.
 
-    The rest is waiting for peers. name: stream that all waits are for. `rank` belongs to each wait. The collectives of a stream
-    run one after the other, so those that may transfer during a wait are consecutive. One more on either side covers rounding of
-    the start.
+    The rest is waiting for peers. name: stream that all waits are for. rank: rank cell of each wait (waits,). The collectives
+    of a stream run one after the other, so those that may transfer during a wait are consecutive. One more on either side
+    covers rounding of the start.
     """
     shape = record.shape
     on_stream = shape.stream == shape.streams.index(name) if name in shape.streams else np.zeros(len(shape.op), bool)

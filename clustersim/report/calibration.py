@@ -78,7 +78,7 @@ class Kind:
 
     @property
     def groups(self) -> dict[str, str]:
-        """{grouping: group} of the step, for the groupings in `WORDS`."""
+        """{grouping of `WORDS`: group, such as `9 to 64` for `gpus`} of the step; without `framework` if that is unknown."""
         width = product_type(self.precision)
         width = "16-bit" if width in ("fp16", "bf16") else width  # data types that run at the same speed
         return {
@@ -103,11 +103,11 @@ class PublishedSteps:
 
     @property
     def most_gpus(self) -> int:
-        """Number of GPUs of the largest step."""
+        """Number of GPUs of the largest step; 1 without publishers."""
         return max([row["most_gpus"] for row in self.publishers.values()], default=1)
 
     def unlike(self, kind: Kind) -> list[str]:
-        """Return the properties of a step, in words, that no published step has."""
+        """Return in words what no published step has: a step's GPU and data type, framework, kind of model, or number of GPUs."""
         properties = [
             WORDS[name].format(group)
             for name, group in kind.groups.items()
@@ -177,15 +177,15 @@ def software_level(kind: Kind, table: Mapping[str, Any], without: str = "") -> S
 
 
 def _mean(rows: Sequence[tuple[str, str, bool, float]], prior: float = 0.0, weight: float = 0.0) -> float:
-    """Return the mean of the levels (last column) of `rows`, and of `prior` with the weight of `weight` rows."""
+    """Return the mean of the levels (last column) of `rows`, and of `prior` with the weight of `weight` rows; 0 without any."""
     return (math.fsum([level for *_, level in rows]) + weight * prior) / ((len(rows) + weight) or 1.0)
 
 
 def expected(seconds: float, kind: Kind, without: str = "", table: Mapping[str, Any] | None = None) -> Expected:
     """Return the expected time of a step that is simulated to take `seconds`, and its 80 % interval.
 
-    `without` is a publisher, or its kin, that is left out. `table` is by default the shipped one. The interval is unknown for
-    other predictors and clocks than those of the comparison.
+    `without` is a publisher, or its kin, that is left out. `table` is by default the shipped one. The bounds of the interval
+    are None for other predictors and clocks than those of the comparison.
     """
     table = shipped_table() if table is None else table
     level = software_level(kind, table, without)

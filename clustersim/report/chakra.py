@@ -157,7 +157,7 @@ class RankTrace:
         self.last = waits[0] if waits else None
 
     def _collective(self, family: str, op: str, size: float) -> Attributes:
-        """Return the attributes of a collective of `size` bytes in the rank's group. Raises InputError if Chakra lacks `op`."""
+        """Return the attributes of a collective of `size` bytes in the rank's group. Raises InputError if Chakra has no `op`."""
         if op not in TYPES:
             raise InputError(f"Chakra has no collective like {op} (of {family}); export a job without it")
         put_in = size / self.families[family].shape[1] if op == "all_gather" else size
@@ -187,23 +187,23 @@ CPU: Attributes = {"is_cpu_op": True}
 
 
 def _work(kernels: Sequence[Kernel]) -> Attributes:
-    """Return the FLOP and bytes of memory traffic of kernels as attributes."""
+    """Return the FLOP (`num_ops`) and the bytes of memory traffic (`tensor_size`) of kernels as attributes."""
     return {"num_ops": int(sum(k.flop for k in kernels)), "tensor_size": int(sum(k.bytes for k in kernels))}
 
 
 def _sized(size: float) -> Attributes:
-    """Return the bytes of a rank as attributes, with the exact value if they are not a whole number."""
+    """Return the bytes of a rank, rounded, as the attribute `comm_size`, with the exact value in `BYTES` if that is not whole."""
     return {"comm_size": round(size), **({} if float(size).is_integer() else {BYTES: size})}
 
 
 def group_name(families: Mapping[str, Ints], family: str, group: int) -> str:
-    """Return a group's number as text, from 1, by family in alphabetical order. Raises ValueError for pairs (`p2p…`)."""
+    """Return the number, as text, of a group of a family, from 1 over all families by name. Raises ValueError for `p2p…`."""
     names = sorted(name for name in families if not name.startswith("p2p"))
     return str(1 + sum(len(families[name]) for name in names[: names.index(family)]) + group)
 
 
 def group_ranks(families: Mapping[str, Ints]) -> dict[str, list[int]]:
-    """Return {name of a group: its ranks}."""
+    """Return {name of a group: its ranks} for all families but pairs (`p2p…`)."""
     return {
         group_name(families, family, i): ranks
         for family in families

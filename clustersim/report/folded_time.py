@@ -82,9 +82,10 @@ def _row_of(key: Ints, wanted: Ints) -> Ints:
 
 
 def _periods(record: Record, start: Floats, later: Ints) -> list[float]:
-    """Return the candidates for the period: the most frequent intervals, in s, between a task and its next repetition.
+    """Return candidates for the period: the most frequent intervals (s) between an event and its next repetition; [] if none.
 
-    later: index of the next repetition of each task; -1 without one.
+    They are at most `CANDIDATES`, the most frequent first. start: starts in s (events,). later: index of the next repetition of
+    each event (events,); -1 without one.
     """
     repeated = later >= 0
     tolerance = 10 * _SAME * record.end
@@ -97,10 +98,10 @@ def _periods(record: Record, start: Floats, later: Ints) -> list[float]:
 def _window(
     record: Record, start: Floats, took: Floats, neighbours: tuple[Ints, Ints], moved: int, period: float
 ) -> FoldedTime:
-    """Return the longest window in which every period of `period` seconds repeats exactly the previous one.
+    """Return the longest window in which every period of `period` s repeats exactly the previous one; `NOT_FOLDED` without one.
 
-    start, took: start and duration of each task in s. neighbours: index of its next and its previous repetition; -1 without one.
-    moved: microbatches per period.
+    start, took: start and duration of each event (events,) in s. neighbours: index of its next and its previous repetition; -1
+    without one. moved: microbatches per period.
     """
     later, earlier = neighbours
     tolerance = _SAME * record.end

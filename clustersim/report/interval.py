@@ -48,7 +48,7 @@ def step_kernels(work: Work, path: Path, bounds: Bounds) -> StepKernels:
 
 
 def exposed(work: Work, path: Path) -> tuple[Floats, Floats]:
-    """Return the seconds of each kernel on the critical path, and of one launch of it, both (node types, kernels)."""
+    """Return the seconds of each kernel on the path, and of one launch of it (inf if unknown), both (node types, kernels)."""
     each = np.array([[of_kernel.get(kernel, math.inf) for kernel in work.kernels] for of_kernel in work.seconds])
     number: dict[OperatorStep, int] = {kernel: place for place, kernel in enumerate(work.kernels)}
     shape, computed, seconds = path.record.shape, path.computed(), defaultdict[tuple[int, int], float](float)
@@ -66,7 +66,7 @@ def exposed(work: Work, path: Path) -> tuple[Floats, Floats]:
 
 
 def _counted(items: Steps, number: Mapping[OperatorStep, int]) -> tuple[Ints, Ints]:
-    """Return the `number` of each distinct kernel of a pass, and how often it runs there, in order of appearance."""
+    """Return the `number` of each distinct kernel of a pass, and how often it runs there, in order of appearance (distinct,)."""
     once = once_each(items, Kernel)  # layers repeat the same objects
     place = dict(zip(map(id, once), map(number.get, once), strict=True))
     counts = Counter(map(place.get, map(id, items)))

@@ -37,7 +37,7 @@ class AloneStep(NamedTuple):
 
 
 class JobSteps(NamedTuple):
-    """A job: its nodes, the GPU of each rank, its step alone, and its steps with the other jobs."""
+    """A job: its nodes, the GPU of each rank, its start in s, its step alone, and its plan and steps with the other jobs."""
 
     name: str
     job: Job
@@ -64,7 +64,7 @@ class JobSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class Shared:
-    """Jobs that were simulated together on one cluster."""
+    """Jobs that were simulated together on one cluster, each for at least `steps` steps. placement: rule that chose nodes."""
 
     cluster: Topology
     placement: str
@@ -86,10 +86,11 @@ Interval = tuple[float, float]
 
 
 def shared_links(shared: Shared, a: int, b: int) -> dict[str, Any]:
-    """Return {`jobs`: names, `links`: number of links that two jobs share, `tiers`: `_link_load` of the busiest of each tier}.
+    """Return `jobs` (names of jobs `a` and `b`), `links` (number that they share), and `tiers`, the highest utilization first.
 
-    `both` is the share of the time in which both jobs have a transfer in progress on it, latency included; None without a
-    common period. Jobs that use a link at different times do not slow each other down, however busy it is.
+    A tier is {`tier`: name, `links`: number shared, and `_link_load` of the busiest}. Its `both` is the share of the time in
+    which both jobs have a transfer in progress there, latency included; None without a common period. Jobs that use a link at
+    different times do not slow each other down, however busy it is.
     """
     both = (shared.rates[a] > 0) & (shared.rates[b] > 0)
     use = np.where(both, shared.rates.sum(axis=0) / shared.cluster.capacity, -1.0)
@@ -103,7 +104,7 @@ def shared_links(shared: Shared, a: int, b: int) -> dict[str, Any]:
 
 
 def _link_load(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
-    """Return `busiest` (link's name), `capacity_bytes_per_s`, {job: number} `bytes_per_s` and `share`, `utilization`, `both`."""
+    """Return `busiest` (name), `capacity_bytes_per_s`, `utilization`, `both`, {job: number} `bytes_per_s`, and `share` of all."""
     rates = {t.name: float(rate) for t, rate in zip(shared.jobs, shared.rates[:, link], strict=True) if rate}
     total = math.fsum(rates.values())
     return {
@@ -156,7 +157,7 @@ def _flows(network: Network, link: int) -> set[int]:
 
 
 def _intervals(step: Record, event: int, places: Iterable[int]) -> Iterator[Interval]:
-    """Yield the intervals (s) of some transfers of an event, equal for its ranks. places: indices of the transfers' segments."""
+    """Yield (start, end) in s of an event's transfers, equal for all its ranks. places: indices of the segments that transfer."""
     ends = step.segment_ends.get(int(step.leader[event]))
     if ends is None:
         begun = step.starts.item(event)
@@ -196,7 +197,7 @@ COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")
 
 
 def summary(shared: Shared) -> dict[str, Any]:
-    """Return the content of `summary.json` of jobs: `cluster`, `jobs`, `meetings` (`shared_links` of two), `simulated`, …."""
+    """Return the content of `summary.json` of jobs: `cluster`, `jobs` (`_job`), `meetings` (`shared_links` of each two), …."""
     return {
         "cluster": cluster_facts(shared.cluster),
         "warnings": [*shared.cluster.notes, *shared.cluster.warnings],
@@ -211,7 +212,7 @@ def summary(shared: Shared) -> dict[str, Any]:
 
 
 def _job(shared: Shared, job: JobSteps) -> dict[str, Any]:
-    """Return the facts of a job: `nodes`, `parallelism`, `memory`, and `step_alone_s`, `step_together_s`, `slowdown`, …."""
+    """Return the facts of a job: `nodes`, `memory`, …, `step_alone_s`, mean `step_together_s`, and `slowdown`, their ratio."""
     cluster = shared.cluster
     times = [step.end - step.begin for step in job.counted]
     early = len(job.steps) - len(job.counted)
@@ -256,7 +257,7 @@ def _exposed(parts: dict[str, float]) -> float:
 
 
 def _simulated(shared: Shared) -> dict[str, Any]:
-    """Return the numbers of `ranks`, `rank_classes`, `link_classes` (most of a job), `events`, …, and simulated `seconds`."""
+    """Return numbers of `ranks` and `rank_classes` of all jobs, `link_classes` of one, `events`, …, and simulated `seconds`."""
     links = max((job.plan.network.cells.links for job in shared.jobs), key=lambda job: len(job.of))
     first = shared.jobs[0].steps[0]
     return {

@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 
 
 def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit]:
-    """Return the limiting links of each call, (collective or message, group cell), phase by phase.
+    """Return the limiting links of each call, (collective or message, group cell): one `Limit` for each phase that has some.
 
     A transfer whose rate NCCL or its GPUs limit has no limiting link. Rates are for an idle fabric, without other transfers.
     """
@@ -56,7 +56,7 @@ def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit
 
 
 def _limiting(t: Traffic, topology: Topology, groups: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return three columns sorted by the first: index into `groups`, limiting link, seconds per byte of the collective's size."""
+    """Return columns sorted by the first: index into `groups`, limiting link of `t`, seconds per byte of a collective's size."""
     links = len(topology.capacity)
     group, link, weight = t.of_groups(topology, groups)
     key, inverse = np.unique(group * links + link, return_inverse=True)
@@ -113,7 +113,7 @@ def tier_of(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Ints]:
 
 
 def end_names(topology: Topology, link: int) -> tuple[str, str]:
-    """Return the names of both ends of a link: GPUs and NICs by their node, switches as in `show --draw` and exports."""
+    """Return the names (source, target) of a directed link's ends: GPUs and NICs by their node, switches as in `show --draw`."""
     a, b = (_end_name(topology, end) for end in topology.ends(link))
     return a, b
 

@@ -141,7 +141,7 @@ _KINDS = {int: 5, _Long: 6, bytes: 8, list: 9, dict: 12}
 
 
 def _thrift(value: Any) -> bytes:
-    """Return a number, text, list, or struct {field in ascending order: value} in Thrift's compact protocol."""
+    """Return a number (≥ 0), text (bytes), list, or struct {field in ascending order: value} in Thrift's compact protocol."""
     if isinstance(value, int):
         return _varint(value << 1)  # zigzag: none is negative
     if isinstance(value, bytes):
@@ -156,7 +156,7 @@ def _thrift(value: Any) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Return a number in groups of seven bits, lowest first; a set highest bit says that more follow."""
+    """Return a number (≥ 0) in groups of seven bits, lowest first; a set highest bit says that more follow."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

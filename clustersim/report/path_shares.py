@@ -34,9 +34,9 @@ _SEVERAL = 16  # largest number of node types: a rate of more than a sixteenth o
 def path_shares(path: Path, limits: Iterable[Limit], width: int) -> dict[str, dict[str, float] | list[dict[str, Any]]]:
     """Return the seconds (`path_s`) of the critical path, divided in three ways, the longest first.
 
-    `by_stream_s` is {stream: seconds}. `by_link` are rows of a link and the number of equally slow ones in its tier, or `what`
-    else. `by_rank` are rows of a rank, the number it stands for, and its pipeline rank. `limits` belong to the transfers on the
-    path; `width` is the ranks per pipeline rank.
+    `by_stream_s` is {stream: seconds}. `by_link` are the rows of `_by_link`. `by_rank` are rows {`rank`: first of its class,
+    `ranks`: number of them, `pipeline_rank`, `path_s`}. `limits` belong to the transfers on the path; `width` is the ranks per
+    pipeline rank.
     """
     plan = path.record.plan
     streams: defaultdict[str, float] = defaultdict(float)
@@ -94,7 +94,7 @@ def _visible(activity: Activity) -> dict[str, float]:
 
 
 def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:
-    """Return `_link` of the links that limit transfers on the path, and {`link`: None, `what`, `path_s`} of all other time."""
+    """Return, longest first, `_link` of the links that limit the path, and {`link`: None, `what`, `path_s`} of the other time."""
     exposed, shared, sizes = _exposed(path)
     step = math.fsum(span.end - span.start for span in path)
     by_key: dict[tuple[object, ...], tuple[float, set[int]]] = {}
@@ -144,7 +144,7 @@ def healthy_links(topology: Topology, kind: str) -> dict[str, Any] | None:
 
 
 def healthy_rates(topology: Topology) -> Floats:
-    """Return the bytes/s of a healthy link of each tier (tiers,): the fastest, or that of the slowest node type if several."""
+    """Return the bytes/s of a healthy link of each tier (tiers,): the fastest, or of several node types the slowest, or 0."""
 
     def compute() -> Floats:
         """Return the rate of each tier, 0 for one without links."""
@@ -155,13 +155,17 @@ def healthy_rates(topology: Topology) -> Floats:
 
 
 def _healthy_rate(capacity: Floats, mixed: bool) -> float:
-    """Return the bytes/s of a healthy link of a tier from those of all its links; `mixed` if node types differ."""
+    """Return the bytes/s of a healthy link of a tier: the most, or if `mixed` the least that 1/16 of `capacity` (links,) has."""
     rates, often = np.unique(capacity, return_counts=True)
     return float(rates[often >= len(capacity) / _SEVERAL][0] if mixed and len(rates) <= _SEVERAL else rates[-1])
 
 
 def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any]:
-    """Return the row of identical links: `link` (first slow one, else the first), `from`, `to`, `slow`, …, `path_s` (seconds)."""
+    """Return the row of links that count together. Names are those of the first slow link, else of the first; tiers may differ.
+
+    Keys: `link` (name), its ends `from` and `to`, its `capacity_bytes_per_s`; of all links `links` (number), `tiers` (names),
+    `slow` (whether any is), `slow_links` (names), and `path_s` (`seconds`).
+    """
     tiers, behind = _tiers(topology, links)
     slow = [topology.link_name(link) for link, late in zip(links, behind, strict=True) if late]
     named = links[int(np.argmax(behind))]

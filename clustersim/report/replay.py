@@ -24,7 +24,7 @@ from clustersim.writing import saving
 
 
 def facts(topology: Topology, traces: TraceSet, tasks: ReplayTasks, record: Record) -> dict[str, Any]:
-    """Return the summary of a replayed step: `step_time_s`, `breakdown_s`, `busiest_links`, `traces`, … tasks: what was run."""
+    """Return the summary of a replayed step: `step_time_s`, `breakdown_s`, `critical_path_s`, `busiest_links`, `traces`, …."""
     plan = record.plan
     path = critical_path(record)
     limits, limiting = path_limits(path, plan.network)

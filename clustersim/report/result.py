@@ -122,7 +122,7 @@ def write_trace(
 
 
 def _links(summary: dict[str, Any], plan: Plan) -> list[int]:
-    """Return the indices of the links that limit the critical path."""
+    """Return the indices of the first link of each row of `by_link` of a summary's critical path: links that limit it."""
     tiers = {tier.name: tier.first for tier in plan.network.topology.tiers}
     names = (row["link"].partition("[") for row in summary["critical_path"]["by_link"] if row["link"])
     return [tiers[tier] + int(number[:-1]) for tier, _, number in names]
@@ -141,6 +141,6 @@ def ranks_per_stage(summary: dict[str, Any]) -> int:
 
 
 def stages_of(plan: Plan, summary: dict[str, Any]) -> list[int]:
-    """Return the pipeline rank of each class of ranks."""
+    """Return the pipeline rank of each rank cell, in their order."""
     width = ranks_per_stage(summary)
     return [int(first) // width for first in plan.first]

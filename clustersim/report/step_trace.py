@@ -216,7 +216,7 @@ class StepTrace:
         return {"FLOP": flop, "memory bytes": size, "kernels": len(kernels)} if kernels else {}
 
     def _moves(self, span: Span, flow: Flow | None) -> dict[str, Any]:
-        """Return {`bytes`, `algorithm`, `protocol`, `link`} of a collective, message or flow inside a pass; {} if unknown."""
+        """Return `bytes`, `algorithm`, and if known `protocol` and limiting `link`, of a span or a `flow` inside it, else {}."""
         calls = [call for call in span.carried if flow is None or call[0][0] == flow.family]
         if span.activity is None or not calls:
             return {}
@@ -248,7 +248,7 @@ class StepTrace:
 
     @cached_property
     def _first_of_stage(self) -> set[int]:
-        """First rank cell of each pipeline rank, which shows its memory if one rank of each class is drawn."""
+        """Rank cell that shows the memory of each pipeline rank, its first drawn one, if one rank of each class is drawn."""
         return set(dict(reversed([(self.stage_of[rank.cell], rank.cell) for rank in self.drawn])).values())
 
     @cached_property
@@ -267,7 +267,7 @@ class StepTrace:
             yield counter_event(NUMBER, "memory (GiB)", float(begun[i]), values)
 
     def _loads(self) -> Iterator[str]:
-        """Yield counters of the load of links over time, in a process of their own after those of the ranks."""
+        """Yield the events of the load of `links` over time (share of capacity), in one process after those of the ranks."""
         if not self.links:
             return
         topology, number = self.record.plan.network.topology, max(rank.number for rank in self.drawn) + 1

@@ -298,7 +298,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _obstacle_now(folder: Path) -> str | None:
-    """Return the reason not to replace a folder, from one reading of its content; None if it can be replaced."""
+    """Return the name of a foreign file in a folder, or that its manifest is missing, read once; None if it can be replaced."""
     names = sorted(path for path in folder.iterdir() if not unfinished(path.name))
     for path in names:
         if path.name not in NAMES or not stat.S_ISREG(path.lstat().st_mode):

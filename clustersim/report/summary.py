@@ -55,14 +55,14 @@ class Facts(NamedTuple):
     path: Path
     """The critical path."""
     nearby: Nearby | None
-    """A split or batch that uses more of the cluster's GPUs, if some are idle and there is one."""
+    """A split or batch that uses more of the cluster's GPUs, if some are idle and there is one; else None."""
     full_attention: bool
 
 
 def summary(
     topology: Topology, work: Work, plan: Plan, record: Record, parts: list[dict[str, float]], facts: Facts
 ) -> dict[str, Any]:
-    """Return the content of `summary.json`: `cluster`, `memory`, `breakdown_s`, …. parts: {part: seconds} of each rank cell."""
+    """Return `summary.json`: `cluster`, `parallelism`, `_speed`, `memory`, `breakdown_s`, …. parts: {part: s} of each cell."""
     memory = memory_facts(topology, work.gpus, facts.memory)
     width = work.job.mesh.size // work.job.parallelism.pp
     limiting_links, limiting_seconds = path_limits(facts.path, plan.network)
@@ -181,9 +181,10 @@ def split_facts(job: Job) -> dict[str, Any]:
 
 
 def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, full_attention: bool) -> dict[str, Any]:
-    """Return `step_time_s` (`end`), `expected_step_time_s` with its interval, `tokens_per_s`, `mfu`, … of a simulated step.
+    """Return `step_time_s` (`end`), `expected_step_time_s`, and `tokens_per_s`, `mfu` and other rates of the expected time.
 
-    full_attention: whether model FLOP count causal attention in full.
+    `step_time_low_s` and `…_high_s` are None without an interval. `…_per_gpu` is per GPU of the job, `…_per_owned_gpu` per GPU
+    of the cluster. `hfu` is there only with recomputation. full_attention: whether model FLOP count causal attention in full.
     """
     job, used = work.job, work.job.mesh.size
     expected_step = _expected_step(topology, work, end, kernels)
@@ -219,9 +220,9 @@ def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, ful
 
 
 def _expected_step(topology: Topology, work: Work, end: float, kernels: StepKernels) -> Expected:
-    """Return the expected time of a step that is simulated to take `end` seconds, and its interval, from published steps.
+    """Return the expected time of a step that is simulated to take `end` s, and its 80 % interval, from published steps.
 
-    If no published step applies, as for bounds, the expected time is the simulated one and there is no interval.
+    Without an interval, as for bounds, other predictors or several kinds of GPUs, the expected time is the simulated one.
     """
     job = work.job
     [gpu, *others] = [gpu for gpu, _ in topology.gpu_counts(work.gpus)]
@@ -248,7 +249,7 @@ def _expected_step(topology: Topology, work: Work, end: float, kernels: StepKern
 
 
 def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> dict[str, Any]:
-    """Return `_verdict` of the rank that fills its GPU most, and `by_pipeline_rank`: {`KIND_bytes`: bytes} of each.
+    """Return `_verdict` of the rank that fills its GPU most, and `by_pipeline_rank`: {`KIND_bytes`, `total_bytes`} of each.
 
     With offloading there are `host_bytes` and `host_capacity_bytes`; with several types of GPUs, `gpu_by_pipeline_rank`.
     """
@@ -276,14 +277,14 @@ class FullestGpu(NamedTuple):
 
 
 def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestGpu:
-    """Return the pipeline rank of a job on `gpus` that fills its GPU most."""
+    """Return the pipeline rank of a job on `gpus` that fills its GPU most; the first of several. peaks: of each pipeline rank."""
     need, have = [peak.total for peak in peaks], [gpu.memory for gpu in topology.smallest_gpus(gpus, len(peaks))]
     _, most, rank = max(zip(np.divide(need, have).tolist(), need, range(0, -len(need), -1), strict=True))
     return FullestGpu(-rank, most, have[-rank])
 
 
 def _verdict(need: float, have: float) -> dict[str, Any]:
-    """Return `fits`, `verdict`, `peak_bytes` and `capacity_bytes` of a GPU, and `ran_share`, `evidence`, … of published runs."""
+    """Return `fits`, `verdict` (of `WORDS`), `peak_bytes`, `capacity_bytes`; `ran_share`, `ran`, … of similar published runs."""
     judgement, published = verdict(need, have), band(need, have)
     return {
         "fits": judgement == "likely",
@@ -298,7 +299,7 @@ def _verdict(need: float, have: float) -> dict[str, Any]:
 
 
 def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> dict[str, Any]:
-    """Return `_ranks`, and the numbers of `groups` and links, of their simulated classes, and of `maxmin_solves`."""
+    """Return `_ranks`, the numbers of `groups` and `links_that_can_be_short`, of their classes, and of `maxmin_solves`."""
     cells = plan.network.cells
     return {
         **_ranks(topology, work.job, plan, record),
@@ -311,7 +312,7 @@ def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> di
 
 
 def _ranks(topology: Topology, job: Job, plan: Plan, record: Record) -> dict[str, Any]:
-    """Return the numbers of GPUs, ranks, idle GPUs and classes of ranks that were simulated, the `player`, and its `events`."""
+    """Return the numbers of `gpus`, `ranks`, `idle_gpus`, simulated `rank_classes` and `events`, and the engine (`player`)."""
     return {
         "gpus": topology.gpus,
         "ranks": job.mesh.size,

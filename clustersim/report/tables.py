@@ -52,7 +52,10 @@ def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) 
 
 
 def memory_table(memory: list[RankMemory], record: Record, stage_of: list[int]) -> TableColumns:
-    """Return a row per pass: `pipeline_rank`, `stage`, `kind`, `microbatch`, `KIND_bytes`, `start_s`, `end_s` on a first rank."""
+    """Return a row per pass: `pipeline_rank`, `stage`, `kind`, `microbatch`, `KIND_bytes`, `total_bytes`, `start_s`, `end_s`.
+
+    The times are those of the first rank cell of the pipeline rank; NaN for a pass that it does not run.
+    """
     cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
     known = _times(record, set(cells.values()))
     passes = [(rank, action) for rank, each in enumerate(memory) for action in each.row]

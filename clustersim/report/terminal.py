@@ -187,7 +187,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
 
 
 def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the (name, value) line on drawn steps, if GPUs differ in speed."""
+    """Yield the (name, value) line on drawn steps; nothing if none were drawn."""
     if jitter := summary.get("jitter"):
         half, most = (duration(jitter[f"step_time_{name}_s"]) for name in ("p50", "p99"))
         yield (
@@ -293,7 +293,7 @@ def breakdown_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def software_lines(summary: dict[str, Any]) -> list[str]:
-    """Return the lines on the level and interval of published steps over the simulated time; [] without such steps."""
+    """Return the lines on the level and interval of published steps over the simulated time; [] without an interval."""
     level, low, high = (summary.get(key) for key in ("software_level", "step_time_low_s", "step_time_high_s"))
     if not level or None in (low, high):
         return []

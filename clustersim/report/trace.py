@@ -80,7 +80,7 @@ class Arrows:
                 yield "message", ends
 
     def _pairs(self, sender: int, receiver: int, stream: str) -> Iterator[tuple[int, int]]:
-        """Yield (sender, receiver) processes of a message between two rank cells, for all drawn ranks."""
+        """Yield (sender, receiver) processes of the messages on `stream` from one rank cell to another, for all drawn ranks."""
         if not self.families:
             if sender in self._of_cell and receiver in self._of_cell:
                 yield self._of_cell[sender][0].number, self._of_cell[receiver][0].number
@@ -225,7 +225,7 @@ def left_out(summary: Mapping[str, Any]) -> list[str]:
 
 
 def numbered_tracks(spans: Iterable[Span], first: int = FIRST) -> dict[str, int]:
-    """Return {stream: thread} of the streams on which spans are drawn, and those of the flows inside; computation is `first`."""
+    """Return {stream, or family of flows inside passes: thread} of what `spans` draw: computation is `first`, then by name."""
     names = {name for span in spans for name in (span.stream, *(flow.family for _, flow, _, _ in inner_flows(span)))}
     return {name: i for i, name in enumerate([COMPUTE, *sorted(names - {COMPUTE})], first)}
 
@@ -235,7 +235,8 @@ def slices(
 ) -> Iterator[str]:
     """Yield the events of a span's slice and of the flows inside it; nothing for READY, a mark of the host.
 
-    track: {stream: thread}. details: function from a span, and a flow inside it or None, to the slice's JSON without braces.
+    track: {stream or family of flows: thread}. details: returns the arguments of a slice as JSON without braces, from its span
+    and the flow, or None for the span's own slice.
     """
     if span.kind == READY:
         return

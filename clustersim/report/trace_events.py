@@ -78,7 +78,7 @@ def slice_event(process: Process, thread: int, name: str, start: float, end: flo
 
 
 def counter_event(process: Process, name: str, time: float, values: Iterable[tuple[str, float]]) -> str:
-    """Return the values of a counter from `time` (in seconds) on."""
+    """Return the event that sets a counter's series to `values`, (name of a series, value), from `time` (s) on, as text."""
     at = f'"pid":{process},"ts":{round(time * 1e9) / 1e3:.3f}'
     arguments = ",".join(f'"{key}":{value:.6g}' for key, value in values)
     return f'{{"ph":"C","name":{json.dumps(name)},{at},"args":{{{arguments}}}}}'
@@ -133,7 +133,7 @@ def _link_weights(network: Network, link: int) -> dict[Call, float]:
 def _transfers(
     spans: Iterable[Span], wanted: Container[Call], network: Network
 ) -> Iterator[tuple[Call, float, float, float]]:
-    """Yield the transfers of collectives: call, start and end (s), and bytes; one for each rank cell of a group."""
+    """Yield (call, start s, end s, bytes) of each transfer of the `wanted` calls; one for each rank cell of a group."""
     collectives: dict[int, list[Collective]] = {}
     for span in spans:
         calls = [call for call in span.carried if call in wanted]
@@ -186,7 +186,7 @@ def pass_runs(source: Source) -> list[PassRun]:
 
 
 def inner_flows(span: Span) -> Iterator[tuple[int, Flow, float, float]]:
-    """Yield (number, flow, start, end) of the flows inside a pass, in seconds, without flows of zero length."""
+    """Yield (index of its segment, flow, start s, end s) of the flows inside a pass, without flows of zero length."""
     if span.stream != COMPUTE or span.activity is None:
         return
     ends = span.segment_ends or [span.start + end for end in span.activity.timing.ends]

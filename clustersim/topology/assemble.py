@@ -1,4 +1,4 @@
-"""Rates of a topology file that something else limits: cables faster than their NICs, NICs faster than their cables or slots."""
+"""Builds a topology from its nodes and fabric, and names rates of its file that something else limits, such as cables."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRang
 
 
 def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
-    """Return {name: number} of nodes, GPUs, NICs, switches, cables and links, with bisection (bytes/s) and power (W)."""
+    """Return `nodes`, `gpus`, `nics`, `links`, …: numbers of parts, and where known `bisection` (bytes/s) and `power` (W)."""
     totals = {"nodes": cluster.nodes, "gpus": cluster.gpus, "nics": cluster.endpoints}
     pool_powers = [pool.nodes * pool.node.power.max for pool in cluster.parts if pool.node.power]
     power = {"power": math.fsum(pool_powers)} if len(pool_powers) == len(cluster.parts) else {}

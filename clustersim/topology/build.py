@@ -1,4 +1,4 @@
-"""Checks of a topology built by outside code, before anything is simulated on it."""
+"""Builds the topology that a file describes, and checks one that outside code has built before it is used."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
 
 
 def _types(spec: TopologySpec, document: Document) -> list[tuple[int, str | dict[str, Any], Loc]]:
-    """Return (number, node, position in the file) for each node type. Raises ConfigError for missing or contradicting keys."""
+    """Return (number of nodes, name or section, position) for each node type. Raises ConfigError for missing or double keys."""
     section = spec.cluster
     if section.pools is not None:
         for key in ("nodes", "node"):
@@ -250,7 +250,7 @@ def _compatible(inherited: dict[str, Any], overrides: Mapping[str, Any]) -> dict
 
 
 def _changed_value(inherited: Mapping[str, Any], overrides: Mapping[str, Any], part: str, key: str) -> object | None:
-    """Return `overrides[part][key]` if it differs from an inherited value; None if it is equal or not set."""
+    """Return `overrides[part][key]` if it differs from an inherited value; None if they are equal or either is not set."""
     old, new = inherited.get(part), overrides.get(part)
     if not isinstance(old, dict) or not isinstance(new, dict):
         return None

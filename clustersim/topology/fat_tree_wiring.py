@@ -147,7 +147,7 @@ class Tree(NamedTuple):
 
 
 def leaves_of(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
-    """Return the attachment of NICs to the lowest tier. Raises ConfigError for rails and scalable units that do not fit."""
+    """Return how NICs are attached to leaves of the ports `tier`. Raises ConfigError for rails and units that do not fit."""
     nics = cluster.nics if len(cluster.nic_counts) == 1 else 0
     if spec.rails == "none":
         if spec.rail_planes or spec.scalable_unit is not None:
@@ -269,7 +269,11 @@ def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
 
 
 def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
-    """Return the ports of tier `index` from two of down, up, radix and ratio. Raises ConfigError if one is missing or wrong."""
+    """Return the ports of tier `index`. Its `radix` or its `down` is enough: without other keys, as many ports go up as down.
+
+    The top tier has no uplinks: `down` or all of `radix` go down. Raises ConfigError if neither is given, if the top tier has
+    `up` or `oversubscription`, and if the numbers exceed the radix or contradict the oversubscription.
+    """
     tier, at = spec.tier(index), ("fabric", "tiers", index)
     name = tier.name or NAMES[index]
     if tier.radix is None and tier.down is None:
@@ -291,10 +295,10 @@ def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
 
 
 def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tuple[int, int]:
-    """Return the used downward ports of a full leaf, and its uplinks, fewer by `ratio`.
+    """Return the used downward ports of a full leaf, and its uplinks, fewer by `ratio` (ports down per port up).
 
-    There are as few leaves as can hold all NICs of a rail, equally full, so that no uplinks serve unused ports; the uplinks of a
-    leaf with one NIC more are rounded up. Raises ConfigError for a ratio that full leaves cannot have.
+    There are as few leaves as can hold all NICs of a rail, equally full, so that no uplinks serve unused ports; the uplinks of
+    a leaf with one NIC more are rounded up. Raises ConfigError for a ratio that full leaves cannot have.
     """
     at: Loc = ("fabric", "oversubscription") if spec.oversubscription else ("fabric", "tiers", 0, "oversubscription")
     most_down, exact_ratio = _split(cluster, radix, ratio, at)

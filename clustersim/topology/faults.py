@@ -234,9 +234,10 @@ def counts_with_faults(sound: Topology, capacity: Floats) -> Mapping[str, float]
 
 
 def _tree_counts(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, float]:
-    """Return `bisection` and `oversubscription` of a tree by its narrowest tier: its rate times the share that faults leave.
+    """Return `bisection` (bytes/s), half the rate of a tree's narrowest tier, and `oversubscription`, NICs' rate over that of it.
 
-    named: names of the tiers of switches, the leaves first.
+    sound: topology without faults. capacity: bytes/s of each link with them, 0 if dead (links,). named: names of the tiers of
+    switches, the leaves first. A tier has its rate without faults times the share of its capacity that they leave.
     """
     rate, shares = dict[str, float](), dict[str, float]()
     for tier in sound.tiers:
@@ -266,7 +267,7 @@ def _graph_counts(sound: Topology, capacity: Floats, first: int) -> Mapping[str,
 
 
 def _bandwidth_counts(bisection: float, ends: float) -> Mapping[str, float]:
-    """Return {`bisection`: bytes/s, `oversubscription`: the factor, at least 1, by which `ends` (bytes/s) exceeds it}."""
+    """Return `bisection` (bytes/s), and `oversubscription`: `ends` (bytes/s) over it, at least 1; inf if the bisection is 0."""
     return {"bisection": bisection, "oversubscription": max(1.0, ends / bisection) if bisection else np.inf}
 
 

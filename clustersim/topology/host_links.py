@@ -98,7 +98,7 @@ def transfer(topology: Topology, way: str, gpus: Ints, threads: int | None) -> t
     """Return columns of copies in direction `way` (`up`: to the host, `down`), or of optimizer updates there (`memory`).
 
     They are: latency in seconds (GPUs,), largest bytes/s (GPUs,), links and bytes on each per byte moved (both: GPUs, links).
-    threads: CPU threads of an update; None: each GPU's share of its node's cores.
+    topology: one with host links. threads: CPU threads of an update; None: each GPU's share of its node's cores.
     """
     links: Ints = getattr(topology.hosts, way)[gpus]
     facts = _host_facts(topology, gpus)

@@ -216,7 +216,7 @@ def _links(scale_up: ScaleUp, gpus: int) -> dict[str, list[Wire]]:
 
 
 def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list[Wire]]:
-    """Return the links of PCIe and CPUs by range: slots, shared slots, memory, sockets.
+    """Return the links of PCIe and CPUs: `pcie`, and if needed `slot` (shared), each -up and -down, `memory`, and `socket`.
 
     GPUs are divided among the CPUs in order. carries: bytes/s that a CPU's memory passes on between GPUs; 0: GPUs reach each
     other directly.
@@ -296,9 +296,9 @@ def most_links(scale_up: ScaleUp, gpus: int) -> int:
 def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> list[tuple[int, ...]]:
     """Return rings along links between pairs, over all of `gpus`, as positions in order, as many as unused links allow.
 
-    A ring of two GPUs uses one link both ways; a longer ring uses each link one way, and its reverse the other way. A depth-first
-    search takes the first ring that it finds and continues with the remaining links, as NCCL's search does channel by channel
-    (NVIDIA/nccl, src/graph/search.cc).
+    pairs: as in `NodeFacts`. A ring of two GPUs uses one link both ways; a longer ring uses each link one way, and its reverse
+    the other way. A depth-first search takes the first ring that it finds and continues with the remaining links, as NCCL's
+    search does channel by channel (NVIDIA/nccl, src/graph/search.cc).
     """
     position_of = {gpu: i for i, gpu in enumerate(gpus)}
     links_left = np.zeros((len(gpus), len(gpus)), np.int64)

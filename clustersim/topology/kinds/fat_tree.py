@@ -113,7 +113,7 @@ def _ranges(spec: FatTree, link: Link, hops: FatTreeHops) -> Iterator[LinkRange]
 
 
 def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[str, float]:
-    """Return {name: number} of switches and cables by tier, ports, bisection (bytes/s) and largest oversubscription."""
+    """Return `TIER_switches`, `TIER_cables` and their sums, `switch_ports`, `bisection` (bytes/s), largest `oversubscription`."""
     cables = [cluster.endpoints * spec.planes, *(level.cables * built.leaves.networks for level in built.levels)]
     switches = [built.switches(t) for t in range(len(built.tiers))]
     return {
