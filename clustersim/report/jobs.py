@@ -64,10 +64,11 @@ class JobSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class Shared:
-    """Jobs that were simulated together on one cluster, each for at least `steps` steps. placement: rule that chose nodes."""
+    """Jobs that were simulated together on one cluster, each for at least `steps` steps."""
 
     cluster: Topology
     placement: str
+    """Rule that chose the nodes."""
     steps: int
     jobs: tuple[JobSteps, ...]
 
