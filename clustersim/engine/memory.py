@@ -139,8 +139,12 @@ def _held(job: Job, lanes: Sequence[Sequence[Stage]], at_moments: Moments) -> tu
         return np.where(at_moments.forward, forward, backward)
 
     kept, spaces = running(of_pass[0] + layer, of_pass[2]), running(of_pass[1] + temporaries, of_pass[3])
-    activations = (at_moments.kept * table[rank, :, 0]).sum(axis=1) - saved + kept
-    unreduced = np.array([one.gradients for one in rest])[rank] + (at_moments.unreduced * table[rank, :, 5]).sum(axis=1)
+    in_flight, added = (
+        np.einsum("ij,ij->i", counts, table[:, :, column][rank])  # faster than numpy's sum for short rows
+        for counts, column in ((at_moments.kept, 0), (at_moments.unreduced, 5))
+    )
+    activations = in_flight - saved + kept
+    unreduced = np.array([one.gradients for one in rest])[rank] + added
     return rest, np.array([activations, spaces, unreduced, running(gathered_backward, gathered_forward)])
 
 
