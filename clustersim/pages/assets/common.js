@@ -250,3 +250,14 @@ function copyButton(text) {
   );
   return button;
 }
+
+// A bar from the middle, to the left for a share below 0; `most` fills a half.
+function signedBar(share, most, fill, words) {
+  const wide = (44 * Math.abs(share)) / most;
+  return svg(
+    "svg",
+    { width: 92, height: 16, role: "img", "aria-label": words },
+    svg("path", { d: "M46 0V16", stroke: "var(--dim)" }),
+    svg("rect", { x: share < 0 ? 46 - wide : 46, y: 3, width: wide, height: 10, fill }),
+  );
+}

@@ -30,11 +30,8 @@ function headline() {
 
 function titleOf(s) {
   const split = s.parallelism,
-    ranks = s.simulated.ranks,
-    gpus =
-      ranks === s.cluster.gpus
-        ? ranks.toLocaleString("en")
-        : `${ranks.toLocaleString("en")} of ${s.cluster.gpus.toLocaleString("en")}`;
+    [ranks, all] = [s.simulated.ranks, s.cluster.gpus].map((gpus) => gpus.toLocaleString("en")),
+    gpus = ranks === all ? all : `${ranks} of ${all}`;
   const cut =
     ["tp", "cp", "pp", "dp"]
       .filter((name) => name !== "cp" || split.cp > 1)
@@ -94,12 +91,13 @@ function trillion(s, costs) {
   );
 }
 
-// The simulated step, longer by what published steps of its kind take more; a summary of an older release has no such figure.
+// With what published steps take more than simulated ones; a summary of an older release has the simulated step alone.
 const expectedStep = (s) => s.expected_step_time_s ?? s.step_time_s;
 
 function interval(s) {
   const [low, high, step] = [s.step_time_low_s, s.step_time_high_s, expectedStep(s)];
   if (low === null || high === null) return el("p", { class: "dim" }, `Interval: ${named(s.step_time_interval, 400)}.`);
+  const words = `80 of 100 such steps: ${seconds(low)} to ${seconds(high)}`;
   const x = scale(Math.min(low, step) * 0.97, Math.max(high, step) * 1.03, 4, 236);
   return [
     svg(
@@ -107,14 +105,14 @@ function interval(s) {
       {
         viewBox: "0 0 240 16",
         role: "img",
-        "aria-label": `80 % of such steps lie between ${seconds(low)} and ${seconds(high)}`,
+        "aria-label": words,
         style: "width:100%;max-width:340px;display:block",
       },
       svg("path", { d: `M4 8H236`, stroke: "var(--line)" }),
       svg("path", { d: `M${x(low)} 8H${x(high)}M${x(low)} 3v10M${x(high)} 3v10`, stroke: "var(--ink)", "stroke-width": 2.5 }),
       svg("path", { d: `M${x(step)} 2l5 6-5 6-5-6z`, fill: "var(--accent)", stroke: "var(--paper)" }),
     ),
-    el("p", {}, `80 of 100 such steps: ${seconds(low)} to ${seconds(high)}; simulated ${seconds(s.step_time_s)}`),
+    el("p", {}, `${words}; simulated ${seconds(s.step_time_s)}`),
     el("p", { class: "dim small" }, named(s.step_time_interval.split("; ")[0], 400)),
   ];
 }
@@ -140,15 +138,7 @@ function gauge(memory) {
 function published() {
   const runs = DATA.published;
   if (!runs.length) return null;
-  const worst = Math.max(0.1, ...runs.map((run) => Math.abs(run.error))),
-    x = (error) => 60 + (56 * error) / worst;
-  const bar = (run) =>
-    svg(
-      "svg",
-      { width: 120, height: 16, role: "img", "aria-label": `error ${percent(run.error)}` },
-      svg("path", { d: "M60 0V16", stroke: "var(--dim)" }),
-      svg("rect", { x: Math.min(60, x(run.error)), y: 3, width: Math.abs(x(run.error) - 60), height: 10, fill: "var(--accent)" }),
-    );
+  const worst = Math.max(0.1, ...runs.map((run) => Math.abs(run.error)));
   return section(
     "published",
     "The published runs most like this one",
@@ -167,7 +157,7 @@ function published() {
         seconds(run.measured_s),
         seconds(run.predicted_s),
         `${run.error > 0 ? "+" : ""}${percent(run.error)}`,
-        bar(run),
+        signedBar(run.error, worst, "var(--accent)", `error ${percent(run.error)}`),
         run.differs.join(", ") || "little",
       ]),
       [0, 1, 2, 3, 8],

@@ -1,8 +1,5 @@
 // The answer first: where the step goes in two bars, which link is the bottleneck, and what each change would win.
 
-const SHORTER = "makes the step shorter",
-  LONGER = "makes it longer";
-
 function answer() {
   const s = DATA.summary,
     bars = el("div", { class: "bars" });
@@ -95,7 +92,9 @@ function whatIfs(s) {
         ),
         seconds(one.step_time_s),
         el("strong", {}, change(-one.gain_s / s.step_time_s)),
-        changeBar(-one.gain_s / s.step_time_s, most),
+        one.gain_s > 0
+          ? signedBar(-one.gain_s / s.step_time_s, most, "var(--good)", "makes the step shorter")
+          : signedBar(-one.gain_s / s.step_time_s, most, "var(--bad)", "makes it longer"),
       ]),
       [0],
       { label: "What-ifs", free: [0] },
@@ -111,15 +110,5 @@ function whatIfs(s) {
   );
 }
 
-// Each option in one piece, as lines would break inside of its dashes.
+// Lines would break inside of an option's dashes.
 const flagsOf = (words) => words.split(/ (?=--)/).flatMap((flag, i) => [i ? " " : "", el("span", { class: "flag" }, flag)]);
-
-function changeBar(share, most) {
-  const wide = (44 * Math.abs(share)) / most;
-  return svg(
-    "svg",
-    { width: 92, height: 16, role: "img", "aria-label": share < 0 ? SHORTER : LONGER },
-    svg("path", { d: "M46 0V16", stroke: "var(--dim)" }),
-    svg("rect", { x: share < 0 ? 46 - wide : 46, y: 3, width: wide, height: 10, fill: share < 0 ? "var(--good)" : "var(--bad)" }),
-  );
-}
