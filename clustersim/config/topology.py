@@ -373,7 +373,7 @@ class Node(Spec):
     """One type of node."""
 
     extends: Name | None = None
-    """Node type to start from. Another `scale_up.kind` or `host.pcie` drops inherited keys that depend on it."""
+    """Node type to start from. Keys that depend on another `scale_up.kind` or `host.pcie` go; fewer Grace GPUs have less CPU."""
     gpus: Gpus
     """GPUs of the node."""
     scale_up: ScaleUp = ScaleUp(kind="none")

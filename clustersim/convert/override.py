@@ -6,6 +6,7 @@ and of the fabric's cables if it has a rate. In a cluster of several node types,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -107,6 +108,24 @@ def _with_gpu(data: Section, gpu: str) -> list[tuple[Loc, object]]:
         with suppress(UnknownNameError):
             return [((*NODE, "extends"), node_with(gpu))]
     return [((*NODE, "gpus", "model"), gpus.load(gpu).name)]
+
+
+def of_fewer_superchips(node: Section, count: object) -> Section:
+    """Return a node's keys for another number of GPUs, if any; Grace's memory and cores, and a rack's power, go with the GPUs."""
+    host, power, old = section_of(node, "host"), section_of(node, "power"), section_of(node, "gpus").get("count")
+    grace = host.get("cpu") == "arm" and "c2c" in host
+    if not (grace and isinstance(count, int) and isinstance(old, int) and old > 0):
+        return node
+    host = {k: _times(v, count / old) if k in ("memory", "memory_bandwidth", "cores") else v for k, v in host.items()}
+    power = {k: _times(v, count / old) if k == "max" else v for k, v in power.items()}
+    return {**node, "host": host, **({"power": power} if power else {})}
+
+
+def _times(written: object, share: float) -> object:
+    """Return a number, or a quantity such as `17.3TB`, times `share`."""
+    if isinstance(written, int):
+        return round(written * share)
+    return re.sub(r"^\d+(\.\d+)?", lambda number: f"{float(number[0]) * share:g}", str(written))
 
 
 def presets() -> dict[str, Path]:

@@ -17,7 +17,7 @@ from clustersim.config.overrides import Overrides, SourcePlace
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec, wider_slots
 from clustersim.config.yaml import KEY, Document, Loc, read
 from clustersim.convert.astra_sim import is_astra, translated
-from clustersim.convert.override import override, preset, presets
+from clustersim.convert.override import of_fewer_superchips, override, preset, presets
 from clustersim.errors import ConfigError, InputError, UnknownNameError, shown, suggest
 from clustersim.hardware import gpus
 from clustersim.topology import node
@@ -238,7 +238,7 @@ def _merged(node: object, document: Document, at: Loc, extended: tuple[str, ...]
 
 
 def _compatible(inherited: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inherited node without keys that do not apply to the `scale_up` kind, or to the slot, that `overrides` set."""
+    """Return the inherited node without what does not apply to the `scale_up` kind, the slot or the GPUs that `overrides` set."""
     kind = _changed_value(inherited, overrides, "scale_up", "kind")
     slot = _changed_value(inherited, overrides, "host", "pcie")
     if kind is not None:
@@ -246,7 +246,7 @@ def _compatible(inherited: dict[str, Any], overrides: Mapping[str, Any]) -> dict
         inherited = {**inherited, "scale_up": kept}
     if slot is not None:
         inherited = {**inherited, "host": {k: value for k, value in inherited["host"].items() if k != "effective"}}
-    return inherited
+    return of_fewer_superchips(inherited, _changed_value(inherited, overrides, "gpus", "count"))
 
 
 def _changed_value(inherited: Mapping[str, Any], overrides: Mapping[str, Any], part: str, key: str) -> object | None:

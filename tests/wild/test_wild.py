@@ -212,6 +212,17 @@ def test_bridges_of_gpus_without_hbm_have_links_of_14_gigabytes(gpu, links, rate
     assert max(topology.capacity) == pytest.approx(rate * 1e9, rel=0.01)
 
 
+@pytest.mark.parametrize("gpus, cores, watts", [(4, 144, 6667.0), (72, 2592, 120e3)])
+def test_a_tray_of_superchips_has_its_own_part_of_the_rack(gpus, cores, watts, tmp_path):
+    """sgl-project/sglang issue 11208: four GB200 in one operating system, not the CPUs and 120 kW of 72."""
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = [[name, *("X" if name == other else "NV18" for other in names)] for name in names]
+    (tmp_path / "topo.txt").write_text("\n".join("\t".join(line) for line in [["", *names], *rows]))
+    topology = load_topology(tmp_path / "topo.txt", {"cluster.gpu": "gb200"})
+    assert (topology.node.host.cores, topology.counts["power"]) == (cores, pytest.approx(watts, rel=1e-3))
+    assert topology.node.host.memory == pytest.approx(17.3e12 * gpus / 72, rel=1e-3)
+
+
 def test_the_matrix_of_nvidia_smi_is_read(tmp_path):
     (tmp_path / "topo.txt").write_text(MATRIX)
     words = ("--gpu", "a100-pcie-80gb")
