@@ -63,8 +63,8 @@ MUTANTS = (
     Mutant(
         "ZeRO 1 does not cut the optimizer's state",
         "clustersim/parallel/memory.py",
-        "(1 - job.training.offload.optimizer_states) / job.shards(expert)",
-        "(1 - job.training.offload.optimizer_states)",
+        "optimizer=shard * state_bytes(job)",
+        "optimizer=sum(stage.parameters for stage in stages) * state_bytes(job)",
     ),
     Mutant(
         "the peak leaves out the activations of a pass that ends",
