@@ -86,7 +86,7 @@ def untried(case: SweepInputs, sweep: SweepSpace) -> str:
 
 
 def _context_degrees(case: SweepInputs, sweep: SweepSpace) -> list[int]:
-    """Return the legal degrees of cp that leave enough tokens together, on the first cluster of a space; () if none."""
+    """Return the legal degrees of cp that leave enough tokens together, on the first cluster of a space; [] if none."""
     with suppress(InputError):
         first = sweep.space()[0]
         gpus, seq = case.cluster(first).simulator.cluster.gpus, str(first.get(SEQ, case.base.training.seq))
@@ -108,6 +108,7 @@ def _refusal(case: SweepInputs, sweep: SweepSpace, space: CandidateSpace, result
 
 
 def _too_slow(fastest: SearchResult) -> InputError:
+    """Return the error for a target that no point reaches, with the speed of the fastest as remedy."""
     speed = fastest.best[0].row["tokens_per_s"]
     target = f"{three_digits(speed, math.floor):.0f}"
     less = option(f"--target {target}", f"target={target}")

@@ -211,7 +211,7 @@ class Estimator:
         return self._rates[key]
 
     def update(self, job: Job, zero: int, dp: int) -> tuple[float, float]:
-        """Return the seconds per parameter of a very large update: of parameters on all replicas, and of experts'."""
+        """Return the seconds per parameter of a huge update at `zero` and `dp`: of parameters on all replicas, of experts'."""
         split = job.parallelism
         settings = job.spec.predictor, job.spec.clocks, job.training, split.fsdp, split.optimizer_instances
         key = (*settings, zero, dp, split.tp, split.cp, split.ep, split.etp)
@@ -354,7 +354,7 @@ class _Columns:
         return np.where(split.tp * split.cp * self.rows.dp >= width, far, min(near, far))
 
     def _traffic(self, passes: _PassBounds) -> tuple[Floats, Floats, Floats]:
-        """Return the seconds of data-parallel traffic after a rank's last pass, after its update, and before its first pass."""
+        """Return seconds of data-parallel traffic: after passes and after updates (both: rows, ranks), before passes (rows,)."""
         rows, pack, at, job = self.rows, self.pack, self.at, self.job
         low, least = pack.low @ self.tile.parameters, pack.least @ self.tile.parameters
         wide, narrow = BYTES[job.training.gradients], weight_bytes(job)

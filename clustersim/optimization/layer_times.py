@@ -189,6 +189,7 @@ class _GroupKind(NamedTuple):
 
 
 def _inner(job: Job) -> int:
+    """Return the ranks of cp's inner groups, which exchange by all-to-all; 1 without these groups."""
     return job.parallelism.cp_inner or 1
 
 

@@ -457,9 +457,8 @@ class _CandidateSearch:
 
     def _expected(self, item: _Item) -> tuple[float, int]:
         """Return a sort key: (bound times the mean ratio of simulated value to bound of its kind, number of the item)."""
-        return item.value[0] * math.prod(
-            self._ratio(item.tile, refined) for refined in {item.refined, True}
-        ), item.number
+        ratios = (self._ratio(item.tile, refined) for refined in {item.refined, True})
+        return item.value[0] * math.prod(ratios), item.number
 
     def _ratio(self, tile: _Tile, refined: bool) -> float:
         """Return the mean ratio of a step to its refined bound (`refined`), or of refined to first bound, for the tile's kind.

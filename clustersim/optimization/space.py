@@ -71,7 +71,7 @@ class Split(NamedTuple):
 
 
 class Order(NamedTuple):
-    """One choice of the keys that a split leaves open."""
+    """One choice of the keys that a split leaves open; `experts`: overlap of expert exchanges, others as in CandidateRows."""
 
     path: PlaceInSpace
     values: Point
@@ -98,7 +98,7 @@ class Orders(NamedTuple):
 
 
 class SizedSplit(NamedTuple):
-    """A split of a tile, with the values that its orders depend on."""
+    """A split of a tile: its degrees, microbatches per replica (`batch`), and GPUs with a rank, on which its orders depend."""
 
     split: Split
     pp: int

@@ -143,7 +143,7 @@ def all_units(schedule: str, ranks: int, microbatches: int, chunks: int, overlap
 def earliest(
     order: Units, seconds: UnitSeconds, gates: Floats, paired: bool, periods: int = 0
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the begin and the end of the first pass of each unit, and the time at which each rank has ended all units.
+    """Return the begin and the end of each unit's first pass (units,), and when each rank has ended all units (ranks,), in s.
 
     gates: time before which the first forward pass of each stage cannot start (stages,). paired: whether both passes of a unit
     start and end together. periods: number of periods that are left out, before the units whose times are of interest.

@@ -121,9 +121,8 @@ def answer(planner: Planner, request: PlanRequest) -> Answer:
 
 def _front(plans: Sequence[tuple[Point, TrainingPlan]]) -> tuple[tuple[Point, TrainingPlan], ...]:
     """Return the plans that no other beats in every minimized quantity, the smallest first."""
-    several = sorted(
-        {repr(plan.point): (kind, plan) for kind, plan in plans}.values(), key=lambda pair: pair[1].row["gpus"]
-    )
+    distinct = {repr(plan.point): (kind, plan) for kind, plan in plans}.values()
+    several = sorted(distinct, key=lambda pair: pair[1].row["gpus"])
     amounts = [
         [float(np.nan_to_num(plan.amounts[name], nan=np.inf)) for name in MINIMIZED.values()] for _, plan in several
     ]
@@ -136,7 +135,7 @@ def _batches(planner: Planner, request: PlanRequest, kind: Point) -> list[list[P
 
 
 def _check_tokens(planner: Planner, request: PlanRequest, smallest: Point) -> None:
-    """Raise InputError for fewer tokens than the smallest step has: usually a suffix is missing."""
+    """Raise InputError for fewer tokens than a step at the point `smallest` has: usually a suffix is missing."""
     training, tokens = planner.case.job(smallest).training, f"{request.tokens:.10g}"
     if request.tokens < training.global_batch * training.seq:
         flag = option(f"--tokens {tokens}", f"tokens={tokens}")

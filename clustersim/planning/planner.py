@@ -336,7 +336,7 @@ class Planner:
     def _amounts(
         self, request: PlanRequest, kind: Point, cluster: SweepCluster, load: Load, seconds: Floats
     ) -> dict[str, Floats]:
-        """Return the quantities of plans with steps of `seconds` seconds, by name (each: plans,). cluster: any of the kind."""
+        """Return {quantity of MINIMIZED or `nodes`: amount (plans,)} of plans with steps of `seconds`; nan for unknown prices."""
         topology = cluster.simulator.cluster
         size = topology.gpus / topology.nodes
         gpus, replicas = np.atleast_1d(load.gpus), np.atleast_1d(load.replicas)
@@ -365,7 +365,7 @@ class Planner:
         return self.bills[key]
 
     def space(self, kind: Point, batches: Sequence[int]) -> _Sized | None:
-        """Return the candidates on all numbers of nodes of a kind of cluster; None if no cluster can be built."""
+        """Return the candidates of these `batches` on all numbers of nodes of a kind; None if no cluster can be built."""
         key = _name(kind), tuple(batches)
         if key not in self.spaces:
             self.spaces[key] = None
@@ -428,7 +428,7 @@ class Planner:
         return MOST_GPUS if node.node.wire else node.gpus
 
     def share(self, request: PlanRequest, gpus: int, nodes: int, dp: int) -> Goodput:
-        """Return the goodput of `dp` replicas on `gpus` GPUs of `nodes` nodes, computed once."""
+        """Return the goodput of `dp` replicas on `gpus` GPUs of `nodes` nodes with the request's checkpoints, computed once."""
         key = nodes, gpus, dp, request.asynchronous
         if key not in self.shares:
             held = float(parameters(self.case.base.model))

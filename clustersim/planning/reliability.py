@@ -221,7 +221,7 @@ def expected_maximum(count: int) -> float:
 def lines(
     figures: Goodput, domains: Domains, step: float, size: tuple[int, int, str], storage: float, how: Reliability
 ) -> list[str]:
-    """Return the goodput as lines of text. size: (nodes, GPUs, their name). storage: GB/s per GPU that suffices."""
+    """Return the goodput as lines of text. size: (nodes, GPUs, their name). storage: GB/s of all GPUs together that suffice."""
     nodes, gpus, name = size
     point, every = figures.checkpoint, max(1, round(figures.interval / step))
     racks = plural(domains.spares // domains.nodes, "spare rack", "spare racks")
@@ -241,7 +241,12 @@ def lines(
 
 
 def fields(figures: Goodput, domains: Domains, step: float, gpus: int, storage: float) -> dict[str, Any]:
-    """Return the goodput of a run with steps of `step` seconds as JSON data."""
+    """Return the goodput of a run on `gpus` GPUs with steps of `step` s as JSON data. storage: GB/s of all GPUs that suffice.
+
+    Keys: `goodput` (share), `gpus`, `step_s`, `step_with_all_s`, fields of `figures` as they are, of its checkpoint as
+    `checkpoint_…`, of `domains` (racks) as `rack_…`; `checkpoint_steps`: steps between checkpoints;
+    `storage_write_bytes_per_s`.
+    """
     values = {name: value for name, value in figures._asdict().items() if name not in ("checkpoint", "standing_by")}
     values |= {f"checkpoint_{name}": value for name, value in figures.checkpoint._asdict().items()}
     values |= {f"rack_{name}": value for name, value in domains._asdict().items()}

@@ -26,10 +26,10 @@ class Renewal(NamedTuple):
 def play(
     work: float, mtti: float, blocking: float, restart: float, interval: float, repair: float, spares: int, seed: int
 ) -> Renewal:
-    """Simulate a run of `work` seconds of progress, with exponential times between failures, also in checkpoints and restarts.
+    """Simulate a run of `work` s of progress, with exponential times (mean `mtti` s) to the next failure, whatever the run does.
 
-    Times in seconds. blocking: a checkpoint. restart: after a failure. interval: work between checkpoints. repair: until a failed
-    node is a spare again. spares: number of nodes beyond those needed.
+    Times in seconds. blocking: a checkpoint. restart: after a failure. interval: work between checkpoints. repair: until a
+    failed node is a spare again. spares: number of nodes beyond those needed.
     """
     env, random = simpy.Environment(), np.random.default_rng(seed)
     free = simpy.Container(env, init=spares) if spares else simpy.Container(env)

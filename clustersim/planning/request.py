@@ -127,9 +127,10 @@ def plan_request(
     objective: str | None = None,
     front: bool = False,
 ) -> PlanRequest:
-    """Return a request for every combination of values of cluster keys. fixed: keys that are equal for all.
+    """Return a request for every combination of `axes`, {cluster key: values}. fixed: keys that are equal for all.
 
-    Raises InputError without any limit, for an impossible limit or objective, and for a number of nodes among the keys.
+    The others are as in PlanRequest; `blocking`: checkpoints stop the step. Raises InputError without any limit, for an
+    impossible limit or objective, and for a number of nodes among the keys.
     """
     if objective is not None:
         check(objective)

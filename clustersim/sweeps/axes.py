@@ -23,7 +23,7 @@ _KNOWN = sorted({*(option.name for option in RUN_OPTIONS), *Workload.model_field
 
 
 def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: Path | None = None) -> SweepSpace:
-    """Return the swept and fixed values of options (`changes`), of `--set` (`settings`), and of a file. Raises InputError."""
+    """Return the values of options (`changes`), `--set` (`settings`) and a file. Raises InputError if invalid, double or none."""
     options = {option.key: changes[option.key] for option in RUN_OPTIONS if changes.get(option.key) is not None}
     written, places = _written(file) if file else ({}, {})
     for key in written.keys() & (options.keys() | settings.keys()):
@@ -55,7 +55,7 @@ def _values(option: Option, text: str) -> list[object]:
 
 
 def _written(file: Path) -> tuple[dict[str, Any], dict[str, SourcePlace]]:
-    """Return (values, positions) of a file's keys, such as `tp: [1, 2]`, `nodes: 64..4096x2`, `recompute: auto`."""
+    """Return ({key: value}, {key: position}) of a file such as `tp: [1, 2]`, `nodes: 64..4096x2`. Raises ConfigError."""
     flat: dict[str, Any] = {}
     places: dict[str, SourcePlace] = {}
     document = read(file)
@@ -90,7 +90,7 @@ def _known(key: str) -> bool:
 
 
 def _placed(key: str, value: object, at: SourcePlace) -> list[object]:
-    """Return the values of a key of a file. Raises ConfigError at its position."""
+    """Return the values of a key of a file, as `_several`. Raises ConfigError at its position `at` if they are invalid."""
     try:
         return _several(key, value)
     except InputError as error:
@@ -98,7 +98,11 @@ def _placed(key: str, value: object, at: SourcePlace) -> list[object]:
 
 
 def _several(key: str, value: object) -> list[object]:
-    """Return the distinct values of an axis in a file: a list, an option's text, or one value. Raises InputError."""
+    """Return the distinct values of an axis in a file: the items of a list, the parts of an option's text, or else one value.
+
+    Only the text of an option is divided, as on the command line. Raises InputError for an empty list, for `auto` among other
+    items (except for dp), and for an option's text that is invalid.
+    """
     if isinstance(value, list):
         if not value:
             raise InputError(f"{key}: no value; write a list of at least one")

@@ -142,7 +142,7 @@ class SweepInputs:
 
 
 def load(files: Files, unlikely: bool = True) -> SweepInputs:
-    """Return the inputs in `files`. unlikely: whether points that are unlikely to fit are simulated. Raises InputError."""
+    """Return the inputs in `files`. unlikely: as in SweepInputs. Raises InputError for a file that is missing or invalid."""
     with keeping_inputs(files.read):
         workload = unbuilt(read(Path(files.workload)))
         topology = document_of(files.topology)
@@ -170,7 +170,7 @@ def named(point: Point) -> Row:
 
 
 def evaluate(case: SweepInputs, point: Point, keep: bool = True) -> Row:
-    """Simulate one point. `status` is ok, illegal or does not fit; `reason` is why a point has no result.
+    """Simulate one point. `status`: ok, illegal, does not fit or failed (`reason`: why); ok rows have `flat`, costs, warnings.
 
     keep: as in `Simulator.outline`.
     """
@@ -194,7 +194,7 @@ def evaluate(case: SweepInputs, point: Point, keep: bool = True) -> Row:
 
 
 def _as_built(cluster: Topology, row: Row) -> Row:
-    """Return the actual oversubscription of the leaves if it differs from the requested one, because too few nodes fill them."""
+    """Return {`oversubscription`: the actual one} if it differs from the requested, as too few nodes fill the leaves; else {}."""
     requested, built = row.get("oversubscription"), cluster.counts.get("oversubscription")
     if requested is None or built is None or isclose(float(str(requested)), built, rel_tol=1e-4):
         return {}
@@ -210,7 +210,7 @@ def _simulated(case: SweepInputs, simulator: Simulator, job: Job, keep: bool) ->
 
 
 def flat(summary: dict[str, Any]) -> Row:
-    """Return {column: figure} of a summary, for a table of points."""
+    """Return {column: figure} of a summary, for a table of points: split, speed, `PART_s`, memory and numbers of ranks."""
     split = {k: v for k, v in summary["parallelism"].items() if k != "expert_tp"}
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}

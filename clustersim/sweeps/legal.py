@@ -50,7 +50,7 @@ _PLACES = {key: place for place, key in enumerate([*list(COLUMNS)[len(NAMES) :],
 
 
 def legal(case: SweepInputs, sweep: SweepSpace) -> list[Point]:
-    """Return all points of a sweep, `auto` keys with all legal values, else the workload's. Raises InputError for too many."""
+    """Return the points of a sweep with all legal values of `auto` keys, and `without`. Raises InputError for none or many."""
     if not sweep.auto:
         return sweep.space()
     check_values(case, sweep)
@@ -264,6 +264,7 @@ def _let_through(
 
 
 def _legal_tp(values: PointValues) -> list[int]:
+    """Return the degrees that divide heads, GPUs and, unless tp may cross nodes, those of a node, and pass tp's checks."""
     cluster, across = values.cluster, bool(values("parallelism.tp_across_nodes"))
     fitting = [d for d in divisors(values.base.model.heads) if cluster.gpus % d == 0]
     fitting = [d for d in fitting if across or cluster.gpus_per_node % d == 0]
@@ -275,6 +276,7 @@ def _legal_gpu(values: PointValues) -> list[object]:
 
 
 def _legal_node(values: PointValues) -> list[object]:
+    """Return the node types, of the file and shipped, with which the cluster can be built."""
     nodes = values.case.topology.data.get("nodes", {}) if isinstance(values.case.topology, Document) else {}
     return values.clusters("cluster.node", [*nodes, *presets()])
 
@@ -287,6 +289,8 @@ def _legal_nodes(values: PointValues) -> list[object]:
 
 
 def _legal_cp(values: PointValues) -> list[int]:
+    """Return the degrees that divide the GPUs left by tp and pass the checks of cp, tp and encoders."""
+
     def rules(job: Job) -> Iterator[object]:
         """Yield the findings of all checks that concern cp."""
         for rule in (context_parallel, tensor_parallel, encoder_decoder):
@@ -303,6 +307,7 @@ def _legal_global_batch(values: PointValues) -> list[int]:
 
 
 def _legal_pp(values: PointValues) -> list[int]:
+    """Return the degrees that divide the GPUs left by tp, cp and dp, with a layer for each chunk, and pass pp's checks."""
     chunks = values.integer(VPP) if VPP in values else 1
     dp = values("parallelism.dp")
     inner = values.tp * values.integer("parallelism.cp")
@@ -313,14 +318,13 @@ def _legal_pp(values: PointValues) -> list[int]:
 
 def _legal_expert_tp(values: PointValues) -> list[int]:
     """Return the numbers of slices of an expert that tp ranks can hold; [] without experts."""
-    return (
-        _let_through(values, expert_parallel, divisors(values.tp), "expert_tp", ep=1, dp="auto")
-        if values.base.model.experts
-        else []
-    )
+    degrees = divisors(values.tp) if values.base.model.experts else []
+    return _let_through(values, expert_parallel, degrees, "expert_tp", ep=1, dp="auto")
 
 
 def _legal_ep(values: PointValues) -> list[int]:
+    """Return the divisors of the number of experts that pass ep's checks and leave at least one replica."""
+
     def rules(job: Job) -> Iterator[object]:
         """Yield the findings of checks that concern ep, and one without replicas."""
         yield from expert_parallel(job)
@@ -349,6 +353,7 @@ def _legal_recompute(values: PointValues) -> list[object]:
 
 
 def _legal_zero(values: PointValues) -> list[int]:
+    """Return the stages of ZeRO that the overlap of gradients and parameters allows, from 0 to 2; only 3 for FSDP."""
     if values.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must keep
         return [3]
     low = PARAM_GATHER not in values.open and values(PARAM_GATHER) is True
@@ -357,14 +362,12 @@ def _legal_zero(values: PointValues) -> list[int]:
 
 
 def _legal_schedule(values: PointValues) -> list[str]:
+    """Return the built-in schedules that support the pipeline and its microbatches with some vpp; only 1f1b without one."""
     if values.integer("parallelism.pp") == 1:
         return ["1f1b"]
     known = sorted(name for name in plugins.names(schedules.ROOM) if not plugins.outside(schedules.ROOM, name))
-    return [
-        name
-        for name in known
-        if any(_takes(values, name, v) for v in ([values.integer(VPP)] if VPP in values.point else (1, 2)))
-    ]
+    chunks = [values.integer(VPP)] if VPP in values.point else [1, 2]
+    return [name for name in known if any(_takes(values, name, v) for v in chunks)]
 
 
 def _takes(values: PointValues, name: str, chunks: int) -> bool:
@@ -376,6 +379,7 @@ def _takes(values: PointValues, name: str, chunks: int) -> bool:
 
 
 def _legal_vpp(values: PointValues) -> list[int]:
+    """Return the numbers of chunks per rank that the schedule supports and layers fill, 1 first; evenly if pp divides layers."""
     pp, schedule = values.integer("parallelism.pp"), str(values(SCHEDULE))
     single = [1] if takes(schedule, 1) else []
     if pp == 1 or schedule in ("gpipe", "1f1b") or not values.microbatches or _rounds(values, schedule):
@@ -407,6 +411,7 @@ def _legal_grad_reduce(values: PointValues) -> list[bool]:
 
 
 def _legal_param_gather(values: PointValues) -> list[bool]:
+    """Return both values with ZeRO, else only False."""
     return [False, True] if values("parallelism.zero") else [False]
 
 

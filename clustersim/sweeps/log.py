@@ -63,9 +63,8 @@ class SweepLog:
         key_sets = {frozenset(space[i]) for i in left}
         others: dict[str | None, Row] = {}
         for name, row in self.known.items():
-            if row["status"] == "ok" and key_sets - {
-                frozenset(self.points[name])
-            }:  # those of the same keys have other values
+            # points of the same keys have other values
+            if row["status"] == "ok" and key_sets - {frozenset(self.points[name])}:
                 others[case.resolved(self.points[name])] = row
         for i in left if others else ():
             if (same := others.get(case.resolved(space[i]))) is not None:
@@ -164,7 +163,7 @@ def _locked(target: Path, real: Path) -> Iterator[None]:
 
 
 def read(target: Path) -> tuple[dict[str, Point], dict[str, Row], int]:
-    """Return (points by `key`, rows by `key`, number of damaged lines) of the log in the folder `target`.
+    """Return (points by `key`, rows by `key`, number of damaged lines) of the log in the folder `target`, without failed points.
 
     A last line truncated by a crash is skipped and not counted; a missing log is empty. Raises InputError if it cannot be read.
     """

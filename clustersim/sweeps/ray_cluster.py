@@ -39,7 +39,7 @@ class PointError(ClustersimError):
 
 
 def evaluated(name: str, begin: Sequence[Any], points: Sequence[Point]) -> tuple[str, list[Timed]]:
-    """Return the versions of Python and clustersim of this worker, and the rows of points with the CPU time of each.
+    """Return the version of clustersim of this worker, and the rows of points with the CPU time of each.
 
     name: of the sweep. begin: a reference to its `Begin`, in a sequence because Ray would otherwise copy it for each task.
     Raises PointError if a simulation fails, to tell that from an error at the worker's start.
@@ -60,10 +60,11 @@ def evaluated(name: str, begin: Sequence[Any], points: Sequence[Point]) -> tuple
 def rows(
     address: str, begin: Begin, points: Sequence[Point], groups: Sequence[Sequence[int]], spent: Spent
 ) -> Generator[tuple[int, Timed], None, None]:
-    """Yield (index, row) of every point as it finishes. One worker should simulate each of `groups` of indices.
+    """Yield (index, row and its CPU seconds) of every point as it finishes. One worker should simulate each of `groups`.
 
-    address: `auto`, HOST:PORT or ray://HOST:PORT. Raises InputError if no cluster answers there, and ClustersimError if points
-    are lost with every worker that tries them.
+    groups: indices of points. address: `auto`, HOST:PORT or ray://HOST:PORT. spent: counts lost workers. Raises InputError if
+    no cluster answers there or a node has another version, and ClustersimError if points are lost with every worker that tries
+    them.
     """
     with redirect_stdout(StringIO()), _connected(address) as ray:  # Ray prints messages about lost nodes
         task = ray.remote(num_cpus=1, max_retries=0)(evaluated)

@@ -137,7 +137,7 @@ def _rows(
     command: log.Command,
     ray: str | None,
 ) -> list[Row]:
-    """Return the rows of all points; those not `known` are simulated. Raises InterruptedSweepError and ClustersimError."""
+    """Return the rows of all points, in order; those not `known` are simulated, logged and added to it. Raises as `run`."""
     open_points = [index for index in range(len(space)) if index not in known]
     crew = partial(ray_cluster.rows, ray) if ray else None
     rows = runner.rows(files, case, [space[index] for index in open_points], workers, spent, crew)

@@ -131,7 +131,7 @@ class Begin(NamedTuple):
 def _spread(
     work: Callable[[Item], Answer], items: Sequence[Item], workers: int, begin: Begin, groups: Sequence[Sequence[int]]
 ) -> Generator[tuple[int, Answer], None, None]:
-    """Yield (index, work(item)); one process handles each of `groups` of indices, unless it dies."""
+    """Yield (index, work(item)); one process handles each of `groups` of indices. Raises ClustersimError if items stay undone."""
     from multiprocessing import active_children
 
     others = set(active_children())
@@ -222,8 +222,8 @@ def _pool(begin: Begin) -> ProcessPoolExecutor:
 
 
 Crew = Callable[[Begin, Sequence[Point], Sequence[Sequence[int]], Spent], Generator[tuple[int, Timed], None, None]]
-"""Function that simulates points elsewhere, each group of indices preferably on one worker. Yields (index, row) as they
-finish."""
+"""Function that simulates points elsewhere, each group of indices preferably on one worker. Yields (index, row and CPU seconds)
+as they finish."""
 
 _case: list[SweepInputs] = []
 """In a worker: the single case whose points it simulates."""

@@ -87,7 +87,7 @@ def bounded(count: int, *, total: bool = True) -> None:
 
 
 def _chunks(schedule: str, requested: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
-    """Return the axis of a schedule's chunks: requested values that it supports, its only number, or else all requested ones."""
+    """Return {VPP: chunks of a schedule}: requested ones that it supports, else its only number, else all; {} for the default."""
     can = tuple(value for value in range(1, 9) if takes(schedule, value))
     usual = can if len(can) == 1 else can[:1] if can[:1] == (1,) else ()
     if requested is None:
@@ -122,7 +122,7 @@ _RANGE = re.compile(r"(\d+)(?:(?:-|\.\.)(\d+)(?:x(\d+))?)?")
 
 
 def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
-    """Return the integers, from `least` on, in `1,2,4`, `1-4`, `64..4096x2` (times 2). Raises InputError for other texts."""
+    """Return the integers from `least` on in `1,2,4`, `1-4`, `64..4096x2` (times 2); [] for None. Raises InputError otherwise."""
     result: list[int] = []
     for part in words(option, text):
         match = _RANGE.fullmatch(part)
@@ -153,7 +153,7 @@ def _range(low: int, high: int, factor: int) -> list[int]:
 
 
 def degrees(option: str, text: str | None) -> list[int | str]:
-    """Return the numbers of an option that also accepts `auto`, which comes last. Raises InputError for anything else."""
+    """Return the numbers of `option` in a text, then `auto` if it is there. Raises InputError for anything else."""
     parts = words(option, text)
     counted = numbers(option, ",".join(part for part in parts if part != "auto") or None)
     return [*counted, *(["auto"] if "auto" in parts else [])]
@@ -177,7 +177,7 @@ def listed(text: str) -> list[str]:
 
 
 def words(option: str, text: str | None) -> list[str]:
-    """Return the distinct parts of a comma-separated option. Raises InputError if there are none."""
+    """Return the distinct parts of the comma-separated text of `option`; [] for None. Raises InputError if a text has none."""
     parts = list(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
     if text is not None and not parts:
         raise InputError(f"--{option}: no value; write a list with commas between")

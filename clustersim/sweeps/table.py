@@ -79,7 +79,7 @@ def undominated(values: Sequence[Sequence[float]]) -> list[int]:
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the number of points, and of points with each status."""
+    """Return the number of `points`, and of points with each status by the names in COUNTED."""
     ends = Counter(row["status"] for row in rows)
     return {"points": len(rows), **{name: ends[status] for name, status in COUNTED.items()}}
 
