@@ -158,7 +158,7 @@ class SoftwareLevel(NamedTuple):
 
 
 def software_level(kind: Kind, table: Mapping[str, Any], without: str = "") -> SoftwareLevel:
-    """Return the level of a kind's trainer and years, by partial pooling over publishers.
+    """Return the level of a kind's trainer and years in a table of errors, by partial pooling over publishers.
 
     Each publisher has weight one. The mean of a kind of trainer is drawn to that of all, and that of its years to the kind's
     (`POOLED`). `without` is a publisher, or the name of its kin, that is left out.
@@ -199,7 +199,7 @@ def expected(seconds: float, kind: Kind, without: str = "", table: Mapping[str, 
 
 
 def basis(table: Mapping[str, Any], kind: Kind, published: PublishedSteps) -> str:
-    """Return the basis of an interval in words: published steps, their publishers, and properties that none of them has."""
+    """Return the basis of an interval in words: published steps of `table`, publishers, and properties that none of them has."""
     inside, publishers = 100 * table["inside_when_left_out"], len(table["seen"])
     steps = f"covers {inside:.0f} % of {table['rows']:,} published runs"
     sentence = f"{steps}; of {publishers} publishers, each as a stranger's"

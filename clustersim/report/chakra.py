@@ -57,7 +57,7 @@ class RankTrace:
         return self.plan.programs[int(self.plan.role[self.plan.network.cells.ranks.of[rank]])]
 
     def _task(self, task: Task, activity: Activity, microbatch: int) -> None:
-        """Add the nodes of a task, which does `activity`."""
+        """Add the nodes of a task, which does `activity`, for a microbatch."""
         if task.stream == COMPUTE:
             before = [node for handle in task.waits for node in self._awaited(handle, microbatch)]
             self._computes(task, activity, microbatch, [*self._now(), *before])
@@ -94,7 +94,7 @@ class RankTrace:
         self.launched[task.kind if task.kind == READY else HOST].append(node)
 
     def _awaited(self, handle: Handle, microbatch: int) -> Iterator[int]:
-        """Yield the numbers of the nodes that a handle waits for. A message adds its own receiving node."""
+        """Yield the nodes that a handle waits for, at most one. A message of `microbatch` adds its own receiving node."""
         if isinstance(handle, PassMessage):
             family = handle.family
             pairs = self.families[family]
@@ -129,7 +129,7 @@ class RankTrace:
         return group_name(self.families, family, group)
 
     def _computes(self, task: Task, activity: Activity, microbatch: int, waits: list[int]) -> None:
-        """Add the nodes of a pass: each run of kernels between its collectives, and late launches of its host."""
+        """Add the nodes of a pass after the nodes `waits`: kernels between its collectives, and late launches of its host."""
         source = activity.timing.source
         stage = self._program.stage(task.chunk)
         name = f"{stage}{task.kind}{microbatch}" if stage >= 0 else task.kind or "wait"
@@ -174,7 +174,7 @@ class RankTrace:
         return 65_536 * (self._program.stages[message.chunk] + message.ahead) + microbatch
 
     def _node(self, kind: NodeType, name: str, before: Sequence[int], seconds: float, attributes: Attributes) -> int:
-        """Add a node that depends on the nodes `before`, and return its number."""
+        """Add a node of `seconds` (0 for communication) that depends on the nodes `before`, and return its number."""
         number = len(self.nodes) + 1
         exact = {SECONDS: seconds} if kind == NodeType.COMP else {}
         attributes = {"is_cpu_op": False, **attributes, **exact}
@@ -192,7 +192,7 @@ def _work(kernels: Sequence[Kernel]) -> Attributes:
 
 
 def _sized(size: float) -> Attributes:
-    """Return the bytes of a rank, rounded, as the attribute `comm_size`, with the exact value in `BYTES` if that is not whole."""
+    """Return a rank's `size` (bytes), rounded, as `comm_size`; if it is not whole, also the exact value as `BYTES`."""
     return {"comm_size": round(size), **({} if float(size).is_integer() else {BYTES: size})}
 
 

@@ -117,7 +117,7 @@ def _numbered(path: Path) -> Iterator[Path]:
 
 
 def _is_available(path: Path, question: Manifest, force: bool = False) -> bool:
-    """Return whether an answer may be put at a path: nothing is there, or a result that it replaces."""
+    """Return whether an answer may be put at a path: nothing is there, or a result that it replaces, with `force` any result."""
     if not os.path.lexists(path):
         return True
     replaceable = path.is_dir() and _obstacle(path) is None

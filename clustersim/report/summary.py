@@ -99,7 +99,7 @@ def outline(
     kernels: StepKernels,
     peaks: Sequence[Memory],
 ) -> dict[str, Any]:
-    """Return `parallelism`, speed, `breakdown_s`, `memory`, `simulated` as in `summary`. peaks: memory of each pipeline rank."""
+    """Return `parallelism`, speed, `breakdown_s`, `memory`, `simulated` as in `summary`. peaks: of each pipeline rank."""
     return {
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record.end, kernels, full_attention=False),
@@ -284,7 +284,7 @@ def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestG
 
 
 def _verdict(need: float, have: float) -> dict[str, Any]:
-    """Return `fits`, `verdict` (of `WORDS`), `peak_bytes`, `capacity_bytes`; `ran_share`, `ran`, … of similar published runs."""
+    """Return `fits`, `verdict`, `peak_bytes` (`need`), `capacity_bytes` (`have`); `ran_share`, … of similar published runs."""
     judgement, published = verdict(need, have), band(need, have)
     return {
         "fits": judgement == "likely",

@@ -41,7 +41,7 @@ def _floats(values: Iterable[float]) -> Floats:
 
 
 def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) -> TableColumns:
-    """Return a row per rank cell: `rank` (the first), `ranks` (number), `pipeline_rank`, and `PART_s` of its parts."""
+    """Return a row per rank cell: `rank` (the first), `ranks` (number), `pipeline_rank` (`stage_of`), `PART_s` of its parts."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {
         "rank": plan.first,

@@ -61,7 +61,7 @@ def event_count(text: str) -> int:
 
 
 def metadata_event(process: Process, thread: int | None, name: str, key: str, value: object) -> str:
-    """Return a metadata event of a process, or of one of its threads, such as its `thread_name`."""
+    """Return a metadata event, such as `thread_name`, of a process or of one of its threads, with the argument `key`: `value`."""
     tid = "" if thread is None else f'"tid":{thread},'
     return f'{{"ph":"M","pid":{process},{tid}"name":"{name}","args":{{"{key}":{json.dumps(value)}}}}}'
 

@@ -75,7 +75,7 @@ def _rate(value: float) -> str:
 
 
 def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topology:
-    """Return the topology of `cluster`, with NICs connected by `network` (None: a single node)."""
+    """Return the topology of `cluster`, with NICs connected by `network` of a `kind` of fabric (None: a single node)."""
     (inner, inner_ranges), numbering = inner_network(cluster), cluster.numbering()
     ranges = [*inner_ranges, *(_nics(cluster, network) if network else ()), *(network.ranges if network else ())]
     firsts = np.cumsum([0, *(len(part.capacity) for part in ranges)])

@@ -66,7 +66,7 @@ class Numbering:
         return int(np.gcd.reduce(np.diff(self.first)[: max(last, 1)]))
 
     def place(self, kind: str, number: int) -> tuple[int, int]:
-        """Return (node, index in the node) of a GPU (kind `gpu`) or a NIC (`nic`, `ports`)."""
+        """Return (node, index in the node) of the GPU (kind `gpu`) or NIC (`nic`, `ports`) with a number."""
         first = self.first[:-1] if kind == "gpu" else self.first_nic
         node = int(np.searchsorted(first, number, "right")) - 1
         return node, number - int(first[node])

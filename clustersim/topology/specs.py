@@ -115,7 +115,7 @@ class NodeSpecs:
         return self.document.error(loc, message)
 
     def check_links(self, links: int, key: Loc, remedy: str) -> None:
-        """Raise ConfigError at a key of `fabric` for more links than can be built."""
+        """Raise ConfigError at a key of `fabric` for more links than can be built. remedy: what to use instead, in words."""
         if links > MAX_LINKS:
             many = f"{links} links are too many to build one by one (at most {MAX_LINKS})"
             raise self.error(("fabric", *key), f"{many}; use {remedy}")

@@ -259,7 +259,7 @@ class _DragonflyPlusHops(Wired):
         return leaf
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the switches at the ends of cables: leaves, then spines (for a bundle of spines, the first)."""
+        """Return the switches at the ends of cables: a leaf and a spine (part 0), or two spines; for a bundle the first."""
         first = self.between.groups * self.leaves
         if part == 1:
             low, high = self.between.ends(*np.divmod(cable, self.lanes))

@@ -116,7 +116,7 @@ def _cables_and_trunks(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Por
 
 
 def _plug(cluster: NodeSpecs, link: ExplicitLink, switches: set[str], ports: dict[int, Port], at: Loc) -> None:
-    """Add the NICs at one end of `link` to `ports`, {NIC: its port}. Raises ConfigError for a NIC's second cable or no switch."""
+    """Add the NICs at one end of `link` to `ports`, {NIC: its port}. Raises ConfigError if no end is in `switches`, or twice."""
     nic, switch = (link.a, link.b) if link.b in switches else (link.b, link.a)
     if switch not in switches:
         raise cluster.error(at, f"{link.a!r} to {link.b!r} joins no switch; {suggest(link.b, switches)}")
