@@ -49,7 +49,12 @@ def calibrate(
 
 
 def _fields(measured: MeasuredMachine, out: Path | None) -> dict[str, Any]:
-    """Return the JSON data of `calibrate`: the `constants` of a machine, and its `measurements` with their errors."""
+    """Return the JSON data of `calibrate`: `gpu`, `evidence`, `file` (`out`), `likely`, `constants`, `measurements`, `refused`.
+
+    `likely`: {family of constants: probability that it alone differs}. A constant has its `factor` on the usual value, and
+    `spread`. A measurement has `error`: forecast / measured - 1, also `error_with_machine` and `error_left_out` (without
+    itself), and its `weight`.
+    """
     fit = measured.fit
     columns = ("name", "factor", "spread", "usual_spread", "keys")
     constants = [

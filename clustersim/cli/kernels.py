@@ -169,7 +169,7 @@ def _clocks(text: str) -> Clocks:
 
 
 def _prediction(graph: Graph, time: Total, gpu: Gpu, predictor: Predictor, mode: str, bounds: Bounds) -> dict[str, Any]:
-    """Return JSON data in SI units: `seconds`, `flop`, `phases`, `classes`, … of a pass. mode: `training` or `inference`."""
+    """Return JSON data in SI units: `seconds`, `flop`, `phases`, `classes`, … of a pass; `fits` and `memory` only if known."""
     from clustersim.report.verdicts import band, verdict
 
     sums: dict[str, tuple[int, float]] = {}

@@ -275,7 +275,7 @@ def _judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) 
 
 
 def _model_lines(name: str, runs: list[ModelRun]) -> list[str]:
-    """Return two tables of a predictor: every run, those with contradictory labels last, and the mean absolute errors."""
+    """Return two tables of the predictor `name`: every run, those with doubtful labels last, and the mean absolute errors."""
     from clustersim.lab.whole_models import means
 
     def ends(row: ModelRun | Mean, errors: Sequence[float | None], sign: str) -> list[str]:

@@ -81,7 +81,7 @@ def _plugins(room: str) -> Iterator[tuple[str, str]]:
 
 
 def _comment(path: Path) -> str:
-    """Return the first sentence of the comment at the start of a file."""
+    """Return the first sentence of the comment (`#`) at the start of a file; "" without one."""
     comment = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return _first_sentence(" ".join(line.removeprefix("#").strip() for line in comment))
 

@@ -136,7 +136,7 @@ def _is_broken_pipe(error: BaseException | None) -> bool:
 
 
 def _print_error(sentence: str) -> None:
-    """Print a sentence on standard error, if anyone can read it."""
+    """Print a sentence on standard error; if that cannot be written, discard it."""
     try:
         print(sentence, file=sys.stderr, flush=True)
     except OSError:

@@ -80,7 +80,11 @@ def optimize(
 
 
 def _fields(result: SearchResult, words: PointCommand) -> dict[str, Any]:
-    """Return the JSON data of `optimize`: `objective`, counts such as `points`, `best_run`, `rows` with `run`, `same`, `why`."""
+    """Return the JSON data of `optimize`: `objective`, `points`, `points_simulated` and other counts, `best_run`, `rows`.
+
+    A row is a split with `run` (command), `same` (commands of equal steps) and `why` it is worse. `points_open` and `gap` are
+    there only if the search ended early. words: returns the command of a point.
+    """
     from clustersim.optimization.why import why
 
     rows = [
@@ -100,7 +104,7 @@ def _fields(result: SearchResult, words: PointCommand) -> dict[str, Any]:
 
 
 def _lines(result: SearchResult, words: PointCommand) -> list[str]:
-    """Return the best splits as a table, the command of the best, why it is the best, and counts of other splits."""
+    """Return the best splits as a table, commands by `words`, why the first is the best, and counts of other splits."""
     from clustersim.optimization.why import same, why
     from clustersim.report.terminal import wrapped
 

@@ -124,7 +124,10 @@ def _progress_text(sought: str, done: int, left: int) -> str:
 
 
 def _fields(result: Answer, command: PointCommand) -> dict[str, Any]:
-    """Return the JSON data of `plan`: the request (`tokens`, `days`, …), `plans` of all clusters, `pareto`, `changes`, …."""
+    """Return the JSON data of `plan`: the request, `plans` and `pareto` (`_plan_fields`), clusters `without` one and `why`, ….
+
+    command: returns the command of a point, as words.
+    """
     request = result.request
     front = zip(result.winners, result.front, strict=True)
     return {
@@ -163,7 +166,11 @@ def _plan_fields(plan: TrainingPlan, command: PointCommand) -> dict[str, Any]:
 
 
 def _lines(result: Answer, command: PointCommand, workload: str, ended: str) -> Iterator[str]:
-    """Yield the plans as a table, why some kinds of cluster have none, and failures and checkpoints of the best plan."""
+    """Yield the plans as a table, why some clusters have none, and failures, checkpoints and the command of the best plan.
+
+    command: returns the command of a point, as words. workload: name in the heading. ended: prefix of the lines on how much
+    better other plans may be, such as `ended early: `, or "".
+    """
     from clustersim.planning.batches import BATCH, most_tokens
     from clustersim.planning.request import BEST
     from clustersim.report.terminal import wrapped
@@ -199,7 +206,7 @@ def _lines(result: Answer, command: PointCommand, workload: str, ended: str) -> 
 
 
 def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = ()) -> list[str]:
-    """Return a table of plans, one per row. notes: objectives by which each is the best, if these are shown."""
+    """Return a table of (kind of cluster, plan), one per row. notes: objectives by which each is the best; [] for no column."""
     names = "GPU,nodes,GPUs,spares,split,batch,step,MFU,goodput,days,USD,owned,MWh,t CO2e"
     head = ["", *names.split(","), "best by" if notes else ""]
     differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in plans}) > 1]
@@ -219,7 +226,7 @@ def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = (
 
 
 def _cluster(kind: Point, differ: Sequence[str]) -> str:
-    """Return the properties in which a kind of cluster differs from the others."""
+    """Return the GPU, else the node, of a kind of cluster, and its values of the keys `differ`, as text."""
     suffixes = {"fabric.oversubscription": ":1"}
     others = [f"{kind[key]}{suffixes.get(key, '')}" for key in differ if key in kind]
     return ", ".join([str(kind.get("cluster.gpu", kind.get("cluster.node"))), *others])

@@ -41,7 +41,7 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
 
 @contextmanager
 def progressing(silent: bool) -> Iterator[Progress]:
-    """Show the current phase: live in a terminal, as lines for a program that reads them, otherwise rarely."""
+    """Yield the reporter of phases: live in a terminal, as lines for a program that reads them, otherwise rarely, or `silent`."""
     if os.environ.get(PROGRESS) == "1":
         yield lambda step: print(f"{PROGRESS_LINE}{step}", file=sys.stderr, flush=True)
         return

@@ -83,7 +83,7 @@ def _run(name: str, arguments: tuple[object, ...], options: Mapping[str, object]
 
 
 def _word(value: object, folder: Path, name: str) -> str:
-    """Return an argument as text: a mapping is written to a YAML file, and a result of `simulate` is saved first."""
+    """Return an argument as text: a mapping is written to `folder` as `name`.yaml, and a result of `simulate` is saved first."""
     if isinstance(value, Result):
         return str(save(value))
     return str(_written(value, folder / f"{name}.yaml") if isinstance(value, Mapping) else value)

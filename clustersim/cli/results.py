@@ -205,7 +205,7 @@ def explore(
 def _write_page(
     out: Path | None, folder: Path, inputs: Sequence[Path], draw: Callable[[], str], output: CommandOutput
 ) -> None:
-    """Write the page that `draw` returns to `--out`, or to the result's folder. Raises InputError if that cannot be written."""
+    """Write the page of `draw` to `out`, default: to `folder`. Raises InputError if it cannot, or if `out` is in `inputs`."""
     if out:
         check_output("--out", out, (".html", ".htm"), inputs)
     save(target := out or folder / PAGE, draw())

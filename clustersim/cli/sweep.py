@@ -259,7 +259,7 @@ def doubt_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def likely_lines(best: Sequence[Row]) -> list[str]:
-    """Return the lines on the best point that likely fits, if the best of all does not."""
+    """Return the lines on the best point that likely fits; [] if the best of all does."""
     if not is_doubtful(best[0]):
         return []
     place = next((place for place, row in enumerate(best) if not is_doubtful(row)), None)
@@ -270,7 +270,7 @@ def likely_lines(best: Sequence[Row]) -> list[str]:
 
 
 def best_lines(words: Sequence[str], head: str = "the best one alone:") -> list[str]:
-    """Return a heading and a command in lines that a shell reads as one; words, and options with values, stay whole."""
+    """Return a heading and a command in lines that a shell reads as one. words: four, then options, each with its value."""
     from clustersim.report.terminal import columns
 
     lines = [f"  {shlex.join(words[:4])}"]

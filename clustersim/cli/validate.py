@@ -71,7 +71,7 @@ def validate(
 
 
 def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
-    """Write a table of intervals; return all outcomes with these. several: in sample, left out, strangers'. Raises InputError."""
+    """Write a table of intervals; return outcomes with these. several: in sample, left out, strangers'. Raises InputError."""
     from clustersim.report.store import write_json
     from clustersim.validate.calibrate import recalibrated, table
 

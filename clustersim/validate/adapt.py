@@ -64,7 +64,7 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge =
 
 
 def _set_unseen_host(machine: dict[str, Any], run: Run, view: Knowledge) -> None:
-    """Set the host slowdown of other publishers, if the framework's was read from the publisher `view.without`."""
+    """Set in `machine` the host slowdown fitted without `view.without`, if the framework's was read from that publisher."""
     slowdown, node = unseen_host(framework_of(run, view), view.without), machine["cluster"]["node"]
     if slowdown is not None:
         preset_slowdown = preset_node(node["extends"]).host.slowdown if "extends" in node else 1.0

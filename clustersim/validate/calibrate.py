@@ -29,9 +29,10 @@ PUBLISHERS = 5
 def table(outcomes: Sequence[Outcome], left_out: Sequence[Outcome]) -> dict[str, Any]:
     """Return the table of intervals as plain data. Raises InputError for fewer than PUBLISHERS publishers.
 
-    `bound`: largest score inside an interval; `without`: {publisher group: bound without it}; `levels`, `seen`: results of
-    `levels_of` and `known_groups`. outcomes: forecasts as a stranger's, which give the scores. left_out: the same runs, only
-    without constants read from their publisher; they give the levels, as forecasts for others know these frameworks.
+    `bound`: largest score inside an interval; `without`: {publisher group: bound without it}; `levels`, `seen`, `groups`:
+    results of `levels_of`, `known_groups` and `_counts`; `inside_when_left_out`: share of `rows` (number) inside. outcomes:
+    forecasts as a stranger's, which give the scores. left_out: the same runs, only without constants read from their publisher;
+    they give the levels, as forecasts for others know these frameworks.
     """
     rows = [row for row in outcomes if row["status"] == "ok" and row["measured_s"]]
     names = sorted({row["publisher"] for row in rows})

@@ -157,7 +157,10 @@ def _usual_node(gpu: str) -> str:
 
 
 def _library(spec: dict[str, Any], run: Run, preset: str, view: Knowledge) -> list[str]:
-    """Set `nccl` in the topology `spec`, from a run's year, framework and cloud. Return the assumptions in words."""
+    """Set `nccl` in the topology `spec`; return the assumptions in words. preset: name of the shipped node, or "".
+
+    The release is of the run's year; the framework's settings apply only with pp > 1, a cloud's unless `view` is without them.
+    """
     assumed = []
     if run.year is not None:
         version = RELEASES[max(min(run.year, max(RELEASES)), min(RELEASES))]

@@ -49,7 +49,7 @@ intermediate_size)."""
 
 
 def _latent(run: Run) -> Mapping[str, Any]:
-    """Return the keys of latent attention and, with experts, of dense first layers: 1 in a shortened model (as in SimuMax)."""
+    """Return the keys of latent attention and, with experts, of dense first layers: one in a shortened model, as in SimuMax."""
     latents = _V2 if (run.hidden or 0) > 2048 else {**_V2, "q_lora_rank": None}  # V2-Lite has no latents of queries
     if not run.experts:
         return {"mla": latents}
@@ -122,7 +122,7 @@ def _gated(run: Run, framework: Framework) -> tuple[bool, str]:
 
 
 def _spelled(name: str) -> str:
-    """Return a name in the spelling of family words."""
+    """Return a name in lower case with hyphens for spaces and `_`, without `meta-` or `megatron-` at its beginning."""
     return re.sub(r"[_ ]", "-", name.lower()).removeprefix("meta-").removeprefix("megatron-")
 
 
@@ -141,7 +141,7 @@ def tied(run: Run, model_family: ModelFamily) -> tuple[bool, str]:
 
 
 def parameters(run: Run, gated: bool, tie: bool) -> float:
-    """Return the number of parameters of a run's model without norms and biases; missing layers, hidden and vocab count as 0.
+    """Return the number of parameters of a run's model with all experts, without norms and biases. Missing values count as 0.
 
     gated: the MLP has three matrices instead of two. tie: embedding and head share weights.
     """

@@ -15,9 +15,10 @@ REQUIRED = ("id", "allocated_gib")
 
 
 def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the number of `peaks` in a CSV, `compared` ones, their `runs`, and `mean_error`, `worst_error`, `bias` as fractions.
+    """Return the numbers of `peaks` in a CSV and of `compared` ones, `runs` (`_row`), and `mean_error`, `worst_error`, `bias`.
 
-    path: CSV of id and allocated GiB of the GPU that needs most. Raises InputError for errors in it, or without a known id.
+    Errors are fractions of the measured peak, None without a compared one. path: CSV of id and allocated GiB of the GPU that
+    needs most. Raises InputError for errors in it, or without a known id.
     """
     by_id = {outcome["id"]: outcome for outcome in outcomes}
     measured = read(path, by_id)

@@ -59,10 +59,10 @@ def _on_time(row: Outcome, others: Sequence[Outcome]) -> bool:
 
 
 def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the figures of each sweep: runs with equal SWEEP columns and at least FEWEST mappings.
+    """Return the figures of each sweep: runs with equal SWEEP columns and at least FEWEST distinct mappings compared.
 
-    spearman: rank correlation of predicted and measured time, None if it has none. regret: measured time of the mapping forecast
-    fastest over that of the fastest, minus 1. first_pick: id of the mapping forecast fastest.
+    spearman: rank correlation of predicted and measured time, None if it has none. regret: measured time of the mapping
+    forecast fastest over that of the fastest, minus 1. first_pick: id of the mapping forecast fastest.
     """
     by_sweep = _by_sweep(row for row in outcomes if row["error"] is not None)
     return [_sweep_figures(key, rows) for key, rows in sorted(by_sweep.items(), key=str)]
@@ -78,7 +78,7 @@ def first_picks(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _by_sweep(outcomes: Iterable[Outcome]) -> dict[tuple[Any, ...], list[Outcome]]:
-    """Return {values of the columns SWEEP: outcomes} of the sweeps with at least FEWEST mappings."""
+    """Return {values of the columns SWEEP: outcomes} of the sweeps with at least FEWEST distinct mappings (`_mapping`)."""
     by_sweep: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
     for row in outcomes:
         by_sweep[tuple(row[key] for key in SWEEP)].append(row)
@@ -86,7 +86,7 @@ def _by_sweep(outcomes: Iterable[Outcome]) -> dict[tuple[Any, ...], list[Outcome
 
 
 def _mapping(row: Outcome) -> tuple[Any, ...]:
-    """Return the degrees and options that distinguish the mappings of a sweep."""
+    """Return the values of the columns that distinguish the mappings of a sweep: degrees, micro-batch, ZeRO and recomputation."""
     return tuple(row[key] for key in ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute"))
 
 
@@ -107,7 +107,7 @@ def _sweep_figures(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, A
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the rank correlation of two lists, ties at their mean rank; None if all values of one list are equal."""
+    """Return the rank correlation of equally long lists, ties at their mean rank; None if all values of one list are equal."""
     import polars as pl
 
     if min(len(set(first)), len(set(second))) < 2:
@@ -117,9 +117,10 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return the numbers of `ran`, `ran_and_fits`, `crashed`, …, and `memory_mean_error`, `memory_bias`; None if no run crashed.
+    """Return the numbers of runs that `ran`, `crashed`, and were said right (`ran_and_fits`, …); None if no run crashed.
 
-    A crash may have other causes, so a crashed run that should fit does not prove an error.
+    `memory_mean_error`, `memory_bias`: of forecast / measured - 1, None without a measured peak. `first_picks_ran`: how many of
+    `first_picks` ran. A crash may have other causes, so a crashed run that should fit does not prove an error.
     """
     picks = first_picks(outcomes)
     judged = [row for row in outcomes if row["fits"] is not None]

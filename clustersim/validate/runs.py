@@ -70,7 +70,7 @@ def _heads(text: str) -> int | str:
 
 
 def _zero_stage(text: str) -> int:
-    """Return the stage of ZeRO, 0 to 3, from a number, its name or an equivalent library. Raises ValueError for other words."""
+    """Return the stage of ZeRO from a number of 0 or more, its name or an equivalent library. Raises ValueError for others."""
     plain = re.sub(r"[\s_-]+|^(?:zero|stage)+", "", text.lower()).removeprefix("stage")
     return STAGES[plain] if plain in STAGES else _whole_number(plain, 0, none=0)
 
@@ -274,7 +274,8 @@ def repeated(path: Path, run: Run, first_place: str) -> Run:
 def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """Yield (line, [(column, cell)]) of a CSV file that has the `required` columns.
 
-    A row may have more or fewer cells than there are columns: `by_column` checks that. Raises InputError if one is missing.
+    A row may have more or fewer cells than there are columns: `by_column` checks that. Raises InputError if a required column
+    is missing, a column is there twice, or the text is not valid CSV.
     """
     csv.field_size_limit(TABLE)  # a cell may be as long as its file
     rows = csv.reader(io.StringIO(_content(path, required), newline=""), strict=True)

@@ -403,7 +403,7 @@ class _Draft:
             self.assume("parallelism.expert_tp", 1, f"ep {ep} spans ranks of tp {degrees.tp}")
 
     def stages(self, chunks: int) -> None:
-        """Count embedding or loss as layers if the layers do not divide over `chunks`, and the framework needs equal division."""
+        """Count embedding or loss as layers if layers do not divide over all `chunks`, and the framework needs equal ones."""
         split, layers = self.spec["parallelism"], self.get("model.layers")
         fixed = ("layout", "first_layers", "last_layers", "account_for_embedding", "account_for_loss")
         if self.framework.stages == "any" or any(split.get(key) for key in fixed):
