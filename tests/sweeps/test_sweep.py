@@ -105,7 +105,7 @@ def command(call):
 def test_an_unknown_objective_is_refused_before_any_point_is_simulated(command):
     code, out, err = command("--tp", "1,2", "--pareto", "inf", "--out", "x")
     assert (code, out) == (2, "")
-    assert err.endswith("--pareto inf: not an objective; known: energy, gpus, memory, rent, step\n")
+    assert err.endswith("--pareto inf: not an objective; known: energy, gpus, memory, owned, rent, step\n")
     assert not Path("x").exists()
 
 
