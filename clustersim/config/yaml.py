@@ -29,7 +29,7 @@ _DOTTED = re.compile(r"\b[a-z]\w*(?:\.\w+)+")
 _NOT_FINITE = re.compile(r"[+-]?\.?(?:inf|nan)", re.IGNORECASE)
 _MOST_DIGITS = 40
 _EXACT = 2**53  # up to here 1e9 is equal as an integer and as a float
-_WORDS: Mapping[str, Any] = {
+WORDS: Mapping[str, Any] = {
     "true": True,
     "True": True,
     "false": False,
@@ -38,6 +38,7 @@ _WORDS: Mapping[str, Any] = {
     "~": None,
     "": None,
 }
+"""{unquoted text: value that it stands for}"""
 
 
 class Position(NamedTuple):
@@ -163,8 +164,8 @@ class _Reader:
     def plain(self, node: YamlNode) -> Any:
         """Return unquoted text as a number, true, false, null or text. Raises ConfigError for numbers that are not finite."""
         text = node.text
-        if text in _WORDS:
-            return _WORDS[text]
+        if text in WORDS:
+            return WORDS[text]
         if len(text) > _MOST_DIGITS and (_INT.fullmatch(text) or _FLOAT.fullmatch(text)):
             raise self.error(
                 node, f"{text[:40]}… has more than {_MOST_DIGITS} digits; write fewer, or put text in quotes"

@@ -17,7 +17,7 @@ from clustersim import plugins
 from clustersim.config.fields import Spec
 from clustersim.config.overrides import of_topology, parted
 from clustersim.config.workload import Workload
-from clustersim.config.yaml import Document
+from clustersim.config.yaml import WORDS, Document
 from clustersim.convert.override import nodes_by_gpu, presets
 from clustersim.errors import InputError
 from clustersim.frameworks.table import offers
@@ -164,7 +164,7 @@ class PointValues:
             value = self.point[key]
             if not isinstance(value, str):
                 return value
-            return int(value) if value.isdecimal() else {"true": True, "false": False, "null": None}.get(value, value)
+            return int(value) if value.isdecimal() else WORDS.get(value, value)
         node: Any = self.base.spec
         for part in key.split("."):
             node = getattr(node, part)

@@ -79,6 +79,13 @@ def test_auto_of_tp_tries_one_without_the_sequence_parallelism_of_the_file():
     assert [point["parallelism.tp"] for point in written] == [1, 2, 4, 8]
 
 
+@pytest.mark.parametrize("written", ["true", "True"])
+def test_words_of_yaml_are_values_beside_auto(written):
+    gathers = {"parallelism.overlap.param_gather": written, "parallelism.overlap.grad_reduce": written}
+    points = legal(loaded("nvlink_h100_4", "gpt3_xl"), asked({"zero": "auto"}, gathers))
+    assert {point["parallelism.zero"] for point in points} == {1, 2}
+
+
 def test_auto_of_nodes_is_the_parts_of_the_cluster_that_replicas_fill():
     inputs = loaded("rail_optimized", "gpt3_xl")  # 32 nodes of 8 GPUs
     whole = legal(inputs, asked({"cluster.nodes": "auto", "tp": "8"}))
