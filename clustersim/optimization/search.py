@@ -211,12 +211,15 @@ class Sizes(NamedTuple):
         return ranks
 
 
-def sizes(space: CandidateSpace, shared: SharedWork) -> Sizes:
-    """Return the sizes of a space with any number of replicas, whose candidates have one chunk per rank."""
+def sizes(space: CandidateSpace, shared: SharedWork, show: SearchProgress) -> Sizes:
+    """Return the sizes of a space with any number of replicas, whose candidates have one chunk per rank. show: receives
+    the number of candidates without a bound."""
     state = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), shared, resized=True)
     hidden = EXPERTS if EP_OVERLAP in space.inner else ()
-    parts = [np.zeros((7, 0))]
+    parts, left = [np.zeros((7, 0))], sum(tile.count for tile in space.tiles)
     for family in space.families:
+        left -= sum(rows.count for variants in family.tiles.values() for rows in variants)
+        show(0, left, None)
         for _, variants in sorted(family.tiles.items()):
             known, tiles = len(parts), [_Tile(rows, family) for rows in variants]
             state.layers(tiles)

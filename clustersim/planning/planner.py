@@ -208,9 +208,6 @@ class Planner:
         if (key := repr((replace(request, candidates=(), front=False), kinds))) in self.plans:
             return self.plans[key]
         kind, batches = kinds[0], tuple(dict.fromkeys(int(str(kind[BATCH])) for kind in kinds))
-        space = self.space(kind, batches[:: max(len(batches) - 1, 1)])
-        if space is None:
-            return None
         node = self.clusters(kind)
         if request.goal == "rent" and node.rates.rent is None:
             request = replace(request, objective="gpus")
@@ -220,6 +217,10 @@ class Planner:
         def show(_: int, left: int, gap: float | None) -> None:
             """Show the plan sought, and the splits simulated and left."""
             self.show(sought, len(self.shared.rows), left)
+
+        space = self.space(kind, batches[:: max(len(batches) - 1, 1)], show)
+        if space is None:
+            return None
 
         def known() -> list[TrainingPlan]:
             """Return the plans of the steps known so far."""
@@ -364,8 +365,8 @@ class Planner:
                 self.bills[key] = self.clusters(kind, nodes).rates
         return self.bills[key]
 
-    def space(self, kind: Point, batches: Sequence[int]) -> _Sized | None:
-        """Return the candidates of these `batches` on all numbers of nodes of a kind; None if no cluster can be built."""
+    def space(self, kind: Point, batches: Sequence[int], show: SearchProgress = lambda *_: None) -> _Sized | None:
+        """Return the candidates of these `batches` on all numbers of nodes of a kind; None if none is legal."""
         key = _name(kind), tuple(batches)
         if key not in self.spaces:
             self.spaces[key] = None
@@ -373,7 +374,7 @@ class Planner:
                 requested = self._requested({**kind, NODES: self._most(kind)}, {BATCH: batches})
                 splits = next(filter(lambda candidates: candidates.families, self._splits(requested)), None)
                 if splits:
-                    self.spaces[key] = _Sized(requested, splits.points, sizes(splits, self.shared), {})
+                    self.spaces[key] = _Sized(requested, splits.points, sizes(splits, self.shared, show), {})
         return self.spaces[key]
 
     def _requested(self, point: Point, axes: Mapping[str, Sequence[object]] | None = None) -> SweepSpace:
