@@ -169,7 +169,12 @@ def _clocks(text: str) -> Clocks:
 
 
 def _prediction(graph: Graph, time: Total, gpu: Gpu, predictor: Predictor, mode: str, bounds: Bounds) -> dict[str, Any]:
-    """Return JSON data in SI units: `seconds`, `flop`, `phases`, `classes`, … of a pass; `fits` and `memory` only if known."""
+    """Return a pass as JSON data in SI units. mode: `training` or `inference`.
+
+    Keys: `model`, `gpu`, `mode`, `predictor`, `parameters`, `flop`, `seconds`, `seconds_low` and `…_high` (None if unknown),
+    `interval` in words, `waiting_for_cpu` (s), `phases`, `launches`, `classes` (by kind of kernel), `errors`,
+    `priced_by_bytes_alone`, and if known `fits` and `memory`.
+    """
     from clustersim.report.verdicts import band, verdict
 
     sums: dict[str, tuple[int, float]] = {}
@@ -211,7 +216,7 @@ def _prediction(graph: Graph, time: Total, gpu: Gpu, predictor: Predictor, mode:
 
 
 def _kernels(prediction: Total, intervals: Bounds) -> list[dict[str, Any]]:
-    """Return {`kind`, `op`, `dtype`, `shape`, `flop`, `bytes`, `launches`, `seconds`, …} of each kernel, longest total first."""
+    """Return {`kind`, `op`, `dtype`, `shape`, `flop`, `bytes`, `launches`, SECONDS} of each kernel, the longest total first."""
     ends = intervals.ends()
     rows = []
     for kernel, launches, seconds in prediction.kernels:

@@ -124,9 +124,10 @@ def _progress_text(sought: str, done: int, left: int) -> str:
 
 
 def _fields(result: Answer, command: PointCommand) -> dict[str, Any]:
-    """Return the JSON data of `plan`: the request, `plans` and `pareto` (`_plan_fields`), clusters `without` one and `why`, ….
+    """Return the JSON data of `plan`. command: returns the command of a point, as words.
 
-    command: returns the command of a point, as words.
+    Keys: the request (`tokens`, `days`, `budget_usd`, `nodes`), `objective`, `plans` and `pareto` (`_plan_fields`), `without`:
+    kinds of clusters and `why` they have no plan, `batches`, `played_days`, and `changes` with the `plan` of each.
     """
     request = result.request
     front = zip(result.winners, result.front, strict=True)
@@ -154,7 +155,12 @@ def _fields(result: Answer, command: PointCommand) -> dict[str, Any]:
 
 
 def _plan_fields(plan: TrainingPlan, command: PointCommand) -> dict[str, Any]:
-    """Return JSON data of a plan: `nodes`, `gpus`, `days`, `usd`, `goodput`, `step` (its row), `run` (its command), …."""
+    """Return the JSON data of a plan. command: returns the command of a point, as words.
+
+    Keys: `nodes`, `spares`, `gpus`, `days`; `usd`, `usd_owned`, `kwh`, `co2_kg` of the run; `goodput`, `progress`, `mtti_s`,
+    `checkpoint_…`, `restart_s`, `slowest_replica`; `points`, `points_simulated`, `gap`; `step` (its row) and `run` (its
+    command).
+    """
     share, saved = plan.goodput, plan.goodput.checkpoint
     size = {"nodes": plan.nodes, "spares": share.spares, "gpus": plan.row["ranks"], "days": plan.days}
     took = {key: getattr(plan, key) for key in ("usd", "usd_owned", "kwh", "co2_kg")}

@@ -88,7 +88,7 @@ def show(
 
 
 def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:
-    """Return the JSON data of `show`: names and counts of a cluster, its longest routes, `bill` and `warnings`."""
+    """Return the JSON data of `show`: `name`, `kind`, `gpu_facts`, counts, `diameter_…`, `reduction`, `bill` and `warnings`."""
     from clustersim.report.summary import gpu_facts
     from clustersim.topology.describe import diameter
 

@@ -143,7 +143,7 @@ class Shown:
         return ranked(front(self.sweep.rows, self.pareto) if self.pareto else self.sweep.rows, self.sort)
 
     def fields(self, top: int | None) -> dict[str, Any]:
-        """Return counts, the kinds of reasons, the command of the best point and the `top` best rows; None: all."""
+        """Return `counts`, `points_resumed`, `evaluation_cpu_s`, `reasons`, `best_run`, and `rows`, the `top` best; None: all."""
         from clustersim.sweeps.table import counts
 
         best = self.best()

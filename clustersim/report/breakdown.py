@@ -117,7 +117,7 @@ def mean_of_ranks(parts: Sequence[dict[str, float]], ranks: Sequence[int]) -> di
 
 
 def path_parts(path: Iterable[Span]) -> dict[str, float]:
-    """Return {part: seconds} of the path: `PARTS` without bubble, `host`, …. Messages count as pp, collectives by `PART_OF`."""
+    """Return {part: seconds} of the path: `PARTS` but bubble, other streams. Messages count as pp, collectives by `PART_OF`."""
     parts = {name: 0.0 for name in PARTS if name != "bubble"}
     for span in path:
         for stream, seconds in by_stream(span).items():

@@ -198,7 +198,11 @@ COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")
 
 
 def summary(shared: Shared) -> dict[str, Any]:
-    """Return the content of `summary.json` of jobs: `cluster`, `jobs` (`_job`), `meetings` (`shared_links` of each two), …."""
+    """Return the content of `summary.json` of jobs.
+
+    Keys: `cluster`, `warnings` (sentences), `free_nodes` (number), `placement`, `steps` (least of each job), `jobs` (`_job`),
+    `meetings` (`shared_links` of each two jobs), `not_modelled` (sentences), `simulated` (`_simulated`).
+    """
     return {
         "cluster": cluster_facts(shared.cluster),
         "warnings": [*shared.cluster.notes, *shared.cluster.warnings],
@@ -213,7 +217,12 @@ def summary(shared: Shared) -> dict[str, Any]:
 
 
 def _job(shared: Shared, job: JobSteps) -> dict[str, Any]:
-    """Return the facts of a job: `nodes`, `memory`, …, `step_alone_s`, mean `step_together_s`, and `slowdown`, their ratio."""
+    """Return the facts of a job, alone and with the other jobs.
+
+    Keys: `name`, `workload` (path), `nodes`, numbers of `gpus` and of `idle_gpus` on these nodes, `parallelism`, `memory`,
+    `predictor`, `trace`; `start_s`, `step_alone_s`, `step_together_s` (mean; also `…_min_s`, `…_max_s`), `slowdown` (together /
+    alone), `exposed_…_s` (communication), `breakdown_…_s` ({part: s}), and `steps`: [{`begin_s`, `step_s`, `counted`}].
+    """
     cluster = shared.cluster
     times = [step.end - step.begin for step in job.counted]
     early = len(job.steps) - len(job.counted)

@@ -43,7 +43,7 @@ def save(target: Path, summary: Mapping[str, Any], shared: Shared, question: Man
 
 
 def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:
-    """Return a row per job: its facts in `summary`, degrees, `peak_memory_bytes`, `PART_alone_s` and `PART_together_s`, …."""
+    """Return a row per job: `_job` but dicts, degrees, `peak_memory_bytes`, `predictor`, `PART_alone_s`, `PART_together_s`."""
     import polars as pl
 
     return pl.DataFrame(
@@ -70,7 +70,7 @@ def steps_table(summary: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def links_table(shared: Shared) -> pl.DataFrame:
-    """Return a row per directed link and job: `tier`, `index`, `capacity_bytes_per_s`, `bytes_per_s`, `utilization`, …."""
+    """Return a row per directed link and job: `tier`, `index`, `job`, `capacity_…`, `bytes_per_s`, `utilization`, `…_of_all`."""
     import polars as pl
 
     job, link = np.nonzero(shared.rates)

@@ -119,7 +119,7 @@ def _body(column: _Column, optional: bool) -> tuple[bytes, int]:
 
 
 def _page(out: bytearray, body: bytes, kind: _Struct, header: _Struct) -> int:
-    """Append a page to `out`. Return the bytes of its header and of its body before compression."""
+    """Append a page with `body` to `out`, `kind` and `header` in its header. Return the bytes of both before compression."""
     squeeze = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)  # 31: in the frame of a gzip file, without a time
     packed = squeeze.compress(body) + squeeze.flush()
     head = _thrift({**kind, 2: len(body), 3: len(packed), **header})

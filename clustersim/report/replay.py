@@ -24,7 +24,11 @@ from clustersim.writing import saving
 
 
 def facts(topology: Topology, traces: TraceSet, tasks: ReplayTasks, record: Record) -> dict[str, Any]:
-    """Return the summary of a replayed step: `step_time_s`, `breakdown_s`, `critical_path_s`, `busiest_links`, `traces`, …."""
+    """Return the summary of a replayed step. tasks: what was run.
+
+    Keys: `name`, `cluster`, `step_time_s`, `breakdown_s` and `critical_path_s` ({part: s}), `critical_path` (by stream and
+    link), `busiest_links`, `traces` (numbers of ranks and nodes), `assumed` (sentences), `simulated`.
+    """
     plan = record.plan
     path = critical_path(record)
     limits, limiting = path_limits(path, plan.network)

@@ -92,7 +92,7 @@ def detailed_trace(
     families: Mapping[str, Ints],
     seconds: Sequence[Seconds],
 ) -> StepTrace:
-    """Return the trace of a step with all details.
+    """Return the trace of a step with all details. memory: of each pipeline rank.
 
     `ranks` are drawn; None: one of each class. `families` are the ranks of all groups by family. `seconds` are kernel times by
     node type; if empty, kernels are not drawn.

@@ -62,7 +62,12 @@ class Facts(NamedTuple):
 def summary(
     topology: Topology, work: Work, plan: Plan, record: Record, parts: list[dict[str, float]], facts: Facts
 ) -> dict[str, Any]:
-    """Return `summary.json`: `cluster`, `parallelism`, `_speed`, `memory`, `breakdown_s`, …. parts: {part: s} of each cell."""
+    """Return the content of `summary.json`. parts: {part: s} of each rank cell.
+
+    Keys: `name`, `cluster`, `parallelism`, those of `_speed`, `idle`, `warnings`, `breakdown_s` (mean of ranks),
+    `critical_path_s`, `critical_path`, `memory`, `busiest_links`, `predictor`, `not_modelled`, `simulated`, `trace`; if any,
+    `assumed` and `ignored_arguments`.
+    """
     memory = memory_facts(topology, work.gpus, facts.memory)
     width = work.job.mesh.size // work.job.parallelism.pp
     limiting_links, limiting_seconds = path_limits(facts.path, plan.network)
@@ -159,7 +164,10 @@ def jitter_facts(jitter: Jitter, steps: Floats) -> dict[str, Any]:
 
 
 def split_facts(job: Job) -> dict[str, Any]:
-    """Return {`tp`, `cp`, `pp`, `dp`, `ep`, `expert_tp`, `vpp`, …: value} of the degrees and training options of a job."""
+    """Return the degrees and options of a job: `tp`, `cp`, `pp`, `dp`, `ep`, `expert_tp`, `vpp`, `zero`, `schedule`, and others.
+
+    These are `micro_batch`, `global_batch`, `seq`, `microbatches` (per replica), `precision`, `recompute`.
+    """
     split, training = job.parallelism, job.training
     return {
         "tp": split.tp,
@@ -284,7 +292,10 @@ def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestG
 
 
 def _verdict(need: float, have: float) -> dict[str, Any]:
-    """Return `fits`, `verdict`, `peak_bytes` (`need`), `capacity_bytes` (`have`); `ran_share`, … of similar published runs."""
+    """Return `fits` (likely), `verdict` (of `WORDS`), `peak_bytes` (`need`) and `capacity_bytes` (`have`) of a GPU, and evidence.
+
+    It is from published runs with a similar need: `ran_share`, `ran` of `published`, and `evidence` in words.
+    """
     judgement, published = verdict(need, have), band(need, have)
     return {
         "fits": judgement == "likely",

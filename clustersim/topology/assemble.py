@@ -168,7 +168,7 @@ def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRang
 
 
 def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
-    """Return `nodes`, `gpus`, `nics`, `links`, …: numbers of parts, and where known `bisection` (bytes/s) and `power` (W)."""
+    """Return {name: number}: `nodes`, `gpus`, `nics`, `links`, if known `sockets` and `power` (W), and `limited_counts`."""
     totals = {"nodes": cluster.nodes, "gpus": cluster.gpus, "nics": cluster.endpoints}
     pool_powers = [pool.nodes * pool.node.power.max for pool in cluster.parts if pool.node.power]
     power = {"power": math.fsum(pool_powers)} if len(pool_powers) == len(cluster.parts) else {}

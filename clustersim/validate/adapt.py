@@ -143,7 +143,7 @@ ABLATIONS = ("predictor", "clocks", "nccl", "fabric", "host")
 
 
 def _change(machine: dict[str, Any], job: dict[str, Any], part: str, value: str) -> None:
-    """Change one of ABLATIONS in a topology and a workload. The fabric gets links without limits, whatever `value`."""
+    """Change one of ABLATIONS in a topology and a workload to a value of `--ablate`; the fabric gets no limits whatever it is."""
     node = machine["cluster"]["node"]
     if part == "predictor":
         job["predictor"] = value

@@ -59,7 +59,7 @@ def _on_time(row: Outcome, others: Sequence[Outcome]) -> bool:
 
 
 def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the figures of each sweep: runs with equal SWEEP columns and at least FEWEST distinct mappings compared.
+    """Return for each sweep its SWEEP columns, `errors`, spearman, regret and first_pick, from at least FEWEST distinct mappings.
 
     spearman: rank correlation of predicted and measured time, None if it has none. regret: measured time of the mapping
     forecast fastest over that of the fastest, minus 1. first_pick: id of the mapping forecast fastest.
@@ -117,10 +117,10 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return the numbers of runs that `ran`, `crashed`, and were said right (`ran_and_fits`, …); None if no run crashed.
+    """Return numbers of runs: `ran`, `ran_and_fits`, `crashed`, `crashed_and_does_not_fit`, …; None if no run crashed.
 
-    `memory_mean_error`, `memory_bias`: of forecast / measured - 1, None without a measured peak. `first_picks_ran`: how many of
-    `first_picks` ran. A crash may have other causes, so a crashed run that should fit does not prove an error.
+    `first_picks_ran`: how many of `first_picks` ran. `memory_mean_error`, `memory_bias`: of forecast / measured - 1, None
+    without a measured peak. A crash may have other causes, so a crashed run that should fit does not prove an error.
     """
     picks = first_picks(outcomes)
     judged = [row for row in outcomes if row["fits"] is not None]

@@ -17,12 +17,15 @@ def report(
     unseen: Sequence[Outcome] | None = None,
     strangers: Sequence[Outcome] | None = None,
 ) -> dict[str, Any]:
-    """Return figures of outcomes: `stranger`, `left_out`, `in_sample` (each `by_publisher`), `sweeps`, …. Errors are fractions.
+    """Return figures of outcomes as plain data. Errors are fractions.
 
-    changed: {name of an ablation: outcomes}. memory: result of `peaks.compare`. unseen: outcomes of the same runs without values
-    read from their publisher (default: `outcomes`). strangers: also without sources that only their publisher uses (default:
-    `unseen`). `groups` are errors as strangers'; rankings and verdicts have the publisher left out; `sound` is None if no mapping
-    is late.
+    Keys: `runs_read`; `by_publisher` as a `stranger`, `left_out` and `in_sample`; `publishers_left_out`,
+    `publishers_in_sample`, `groups` (strangers' errors), `sound` (None if no mapping is late), `peers`, `refused`, `ablations`,
+    `sweeps`, `fit`, `memory`.
+
+    changed: {name of an ablation: outcomes}. memory: result of `peaks.compare`. unseen: outcomes of the same runs without
+    values read from their publisher (default: `outcomes`); rankings and verdicts are theirs. strangers: also without sources
+    that only their publisher uses (default: `unseen`).
     """
     left_out = outcomes if unseen is None else unseen
     as_strangers, sound_rows = left_out if strangers is None else strangers, sound(left_out)

@@ -60,7 +60,7 @@ def _hops(cluster: NodeSpecs, spec: Dragonfly) -> _DragonflyHops:
 
 
 def _counts(cluster: NodeSpecs, spec: Dragonfly, built: _DragonflyHops, rate: float) -> dict[str, float]:
-    """Return numbers of `groups`, `routers` and cables, `bisection` (bytes/s; `rate` per cable), `balanced` (a = 2p = 2h), …."""
+    """Return `groups`, `routers`, `local_…`, `global_…`, all `cables`, `bisection` (bytes/s), `oversubscription`, `balanced`."""
     groups = built.between.groups
     parts, cables = (groups, built.between.copies) if groups > 1 else (built.a, 1)
     bisection = parts // 2 * (parts - parts // 2) * cables * rate
