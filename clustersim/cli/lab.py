@@ -228,7 +228,7 @@ def _predictor_names(names: list[str] | None, weights: Path | None, known: Seque
 
 
 def _weights_lines(weights: Weights, full: bool) -> Iterator[str]:
-    """Yield the training data of one predictor's weights, and tables of their errors: an overview, or all of them."""
+    """Yield the training data of one predictor's weights, and tables of their errors: an overview, or all if `full`."""
     from clustersim.lab import model_card
 
     meta = weights.meta

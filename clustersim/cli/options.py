@@ -155,7 +155,7 @@ ClusterChanges = Annotated[dict[str, Any], change_options(cluster_keys.OPTIONS)]
 
 
 def _permit(context: typer.Context, texts: list[str] | None) -> list[str] | None:
-    """Permit the plugins named by `--plugins` until the command ends."""
+    """Permit the plugins named by `--plugins` until the command ends. Return `texts`."""
     names = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
     context.with_resource(plugins.permitted(*names))
     return texts

@@ -126,7 +126,7 @@ def _add_costs(result: StepResult, wanted: bool, prices: options.Prices) -> None
 
 
 def _page(result: StepResult, question: StepQuestion, identity: Manifest, why: Explanation | None) -> str:
-    """Return the HTML page of a result, with its what-ifs if `why` is given."""
+    """Return the HTML page of a result with its manifest (`identity`), and with its what-ifs if `why` is given."""
     from clustersim.pages.run import run_page
 
     return run_page(result, shlex.join(question.words), identity, why.facts() if why else None)

@@ -169,7 +169,7 @@ def changes(planner: Planner, answer: Answer) -> Iterator[Change]:
 
 
 def _limits(planner: Planner, answer: Answer) -> Iterator[Change]:
-    """Yield the plans for a week more and less, and for more and less money; None where no plan keeps the limit."""
+    """Yield a week more and less, and more and less money, as changes; their plan is None where no plan keeps the limit."""
     request, (kind, best) = answer.request, answer.plans[0]
     tried = _batches(planner, request, kind)
     if request.days is not None:

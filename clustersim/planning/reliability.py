@@ -243,9 +243,8 @@ def lines(
 def fields(figures: Goodput, domains: Domains, step: float, gpus: int, storage: float) -> dict[str, Any]:
     """Return the goodput of a run on `gpus` GPUs with steps of `step` s as JSON data. storage: GB/s of all GPUs that suffice.
 
-    Keys: `goodput` (share), `gpus`, `step_s`, `step_with_all_s`, fields of `figures` as they are, of its checkpoint as
-    `checkpoint_…`, of `domains` (racks) as `rack_…`; `checkpoint_steps`: steps between checkpoints;
-    `storage_write_bytes_per_s`.
+    Keys: `goodput` (share), `gpus`, `step_s`, `step_with_all_s`, fields of `figures`, of its checkpoint as `checkpoint_…`, of
+    `domains` as `rack_…`, `checkpoint_steps` (steps between checkpoints), `storage_write_bytes_per_s`.
     """
     values = {name: value for name, value in figures._asdict().items() if name not in ("checkpoint", "standing_by")}
     values |= {f"checkpoint_{name}": value for name, value in figures.checkpoint._asdict().items()}

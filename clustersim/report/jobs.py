@@ -267,7 +267,7 @@ def _exposed(parts: dict[str, float]) -> float:
 
 
 def _simulated(shared: Shared) -> dict[str, Any]:
-    """Return numbers of `ranks` and `rank_classes` of all jobs, `link_classes` of one, `events`, …, and simulated `seconds`."""
+    """Return numbers `ranks`, `rank_classes`, `links_that_can_be_short`, `link_classes`, `events`, `maxmin_solves`; `seconds`."""
     links = max((job.plan.network.cells.links for job in shared.jobs), key=lambda job: len(job.of))
     first = shared.jobs[0].steps[0]
     return {

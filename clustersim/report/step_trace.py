@@ -195,7 +195,7 @@ class StepTrace:
                 yield slice_event(NUMBER, self.tracks[COMPUTE], f"{kernel.kind} {kernel.op}", start, end, arguments)
 
     def _said(self, span: Span, flow: Flow | None) -> str:
-        """Return the arguments of the slice of a span, or of a flow inside it, as JSON without braces."""
+        """Return, as JSON without braces, a span's stage and microbatch, and `_computes` or `_moves` of it or of its `flow`."""
         key = id(span.activity), id(span.carried), span.stream == COMPUTE, (flow.family, flow.size) if flow else None
         if key not in self._known:
             work = self._moves(span, flow) if flow or span.stream != COMPUTE else self._computes(span)

@@ -115,7 +115,7 @@ def outline(
 
 
 def network_warnings(topology: Topology, ranks: int) -> tuple[str, ...]:
-    """Return the notes on a topology, and for a job of `ranks` ranks that uses its network the warnings of that model."""
+    """Return the notes on a topology, and if a job of `ranks` ranks spans several nodes, the warnings about its network."""
     return topology.notes + (topology.warnings if topology.numbering.widths[-1] < ranks else ())
 
 

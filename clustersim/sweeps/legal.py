@@ -50,7 +50,7 @@ _PLACES = {key: place for place, key in enumerate([*list(COLUMNS)[len(NAMES) :],
 
 
 def legal(case: SweepInputs, sweep: SweepSpace) -> list[Point]:
-    """Return the points of a sweep with all legal values of `auto` keys, and `without`. Raises InputError for none or many."""
+    """Return the points of a sweep with legal values of `auto` keys, and `without`. Raises InputError for none or too many."""
     if not sweep.auto:
         return sweep.space()
     check_values(case, sweep)
@@ -400,6 +400,7 @@ def _rounds(values: PointValues, schedule: str) -> str | None:
 
 
 def _legal_precision(values: PointValues) -> list[object]:
+    """Return the precisions that the GPUs of the cluster have."""
     return [name for name in _alternatives(KEYS["precision"]) if lacking(values.cluster, str(name)) is None]
 
 

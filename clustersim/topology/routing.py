@@ -104,7 +104,7 @@ class GpuRouter(Router):
         return self._routes(np.concatenate([node_links, outside], axis=1) if node_links.shape[1] else outside, shares)
 
     def _shares(self, hops: Ints) -> Floats:
-        """Return the share of a pair's bytes in each column: (width,) if every pair uses all paths, else (pairs, width)."""
+        """Return the share of bytes in each column of `hops`: (width,) if every pair uses all paths, else (pairs, width)."""
         step = max(1, hops.shape[1] // self.paths)  # the first column of each path says whether a pair has it
         paths = self.paths if self.paths == 1 else counted(hops[:, ::step] >= 0)
         if np.all((paths == 0) | (paths == self.paths)):

@@ -130,7 +130,7 @@ def bound(scores: Sequence[tuple[float, str]]) -> float:
 
 
 def _counts(rows: Sequence[Outcome], inside: Sequence[bool]) -> Mapping[str, Mapping[str, tuple[int, int]]]:
-    """Return {grouping: {group: (runs, runs inside their interval)}}. inside: for each row, its publisher left out."""
+    """Return {grouping: {group: (runs, runs inside their interval)}}. inside: whether each row is, its publisher left out."""
     counts: dict[str, dict[str, tuple[int, int]]] = {name: {} for name in WORDS}
     for row, is_inside in zip(rows, inside, strict=True):
         for name, group in kind(row).groups.items():
