@@ -73,7 +73,7 @@ class CommandGroup(typer.Typer):
     """A group of commands that refuse an option given twice, and whose parameters may be groups of options."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        """Return the decorator of a command."""
+        """Return the decorator that adds a function as the command `name`. options: of typer."""
         register = super().command(name, cls=StrictCommand, **options)
 
         def decorate(command: Callable[..., None]) -> Callable[..., None]:

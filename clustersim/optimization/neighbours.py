@@ -222,7 +222,7 @@ def said(fault: Fault) -> str:
 
 
 def _types(spec: TopologySpec, specs: NodeSpecs) -> dict[str, Node]:
-    """Return the node types of the file by their keys: one, or one per pool."""
+    """Return {dotted key, such as `cluster.node`: node} of the file: one node type, or one per pool."""
     if not spec.cluster.pools:
         return {"cluster.node": specs.node}
     ends = list(accumulate(part.nodes for part in specs.parts))

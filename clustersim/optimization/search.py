@@ -608,7 +608,7 @@ class _CandidateSearch:
             self._bound(_Tile(tile.rows, tile.family, item.value, each=[(split, other) for other in order.others]))
 
     def _simulated(self, point: Point) -> Row:
-        """Return the row of a point from the shared work; its memory is checked before its simulation."""
+        """Return the row of a point from the shared work, simulated the first time."""
         known = len(self.shared.rows)
         row = self.shared.row(self.space.case, point)
         self.new_simulations += len(self.shared.rows) > known

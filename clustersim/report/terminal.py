@@ -197,7 +197,7 @@ def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def degrees(split: dict[str, Any]) -> str:
-    """Return the parallel degrees of a job, such as `tp 4 × pp 2 × dp 8`."""
+    """Return the degrees `tp`, `cp`, `pp` and `dp` of a job in words, such as `tp 4 × pp 2 × dp 8`; cp only if above 1."""
     cp = f" × cp {split['cp']}" if split["cp"] > 1 else ""
     return f"tp {split['tp']}{cp} × pp {split['pp']} × dp {split['dp']}"
 

@@ -51,7 +51,7 @@ class Wired(Hops):
         raise NotImplementedError
 
     def wires(self, link: Ints) -> tuple[Ints, Ints]:
-        """Return (start vertices, end vertices) of links."""
+        """Return (start vertices, end vertices) of links (both: links)."""
         tail, head = np.empty((2, len(link)), np.int64)
         for part, (first, end) in enumerate(pairwise(self.firsts)):
             in_part = np.flatnonzero((link >= first) & (link < end))

@@ -115,7 +115,7 @@ PUBLISHERS = ("publisher", *HEAD[1:], "left out", "in sample")
 
 
 def publishers(result: Mapping[str, Any]) -> TableRows:
-    """Return the rows below PUBLISHERS: errors as a stranger, and, if they differ, without its constants only and in sample."""
+    """Return the rows below PUBLISHERS of a `report`: errors as a stranger, and if they differ, left out and in sample."""
     return [[name, *figures(row), *known_errors(result, name)] for name, row in result["groups"]["publisher"].items()]
 
 

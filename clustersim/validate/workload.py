@@ -202,7 +202,7 @@ class _Draft:
         return value
 
     def _elsewhere(self, key: str, name: str) -> tuple[Any, str]:
-        """Return the value of `key` in the job's recipe, else the framework's default of `name` or None, and its source."""
+        """Return (value, source): of `key` in the job's recipe, else of `name` in the framework's defaults, None without one."""
         if self.recipe and key in self.recipe.values:
             return self.recipe.values[key], f"{self.framework.name}, {self.recipe.source}"
         dtype = str(self.get("training.precision") or "")
