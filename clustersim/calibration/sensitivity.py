@@ -29,11 +29,16 @@ def sensitivities(
     simulator: an existing simulator of this cluster, whose forecasts of kernels and of the job are reused.
     """
     reused = simulator or Simulator(build(cluster))
-    usual = log(changed_step(cluster, job, {}, reused))
+    return slopes(constants, lambda changes: changed_step(cluster, job, changes, reused))
+
+
+def slopes(constants: Iterable[Constant], forecast: Callable[[dict[str, object]], float]) -> dict[str, float]:
+    """Return {name: d log(forecast) / d log(constant)} at usual constants. forecast: function of {changed key: value}."""
+    usual = log(forecast({}))
 
     def change(constant: Constant, factor: float) -> float:
         """Return the change of the forecast's logarithm for a constant `factor` times as large."""
-        return log(changed_step(cluster, job, constant.changes(factor), reused)) - usual
+        return log(forecast(constant.changes(factor))) - usual
 
     return {constant.name: slope(constant, partial(change, constant)) for constant in constants}
 

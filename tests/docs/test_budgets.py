@@ -47,7 +47,7 @@ NOT_YET = {
     "convert": 4_710,
     "optimization, planning, sweeps, explain, costs": 7_782,
     "figures, pages, serve": 3_650,
-    "calibration": 813,
+    "calibration": 818,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_219,
     "lab": 4_768,
 }
