@@ -1,6 +1,7 @@
 """The rooms as CONTRIBUTING.md shows them are those of the code, and no room has an import circle inside."""
 
 import ast
+import importlib.util
 import os
 import re
 import sys
@@ -120,3 +121,23 @@ def test_a_point_of_a_sweep_goes_the_way_that_its_walk_tells():
     known = [(caller, callee) for caller, callee in calls if caller is not None and caller[1] not in found]
     rooms = [[rank[file.split("/")[0].removesuffix(".py")] for file, _ in pair] for pair in known]
     assert [pair for pair, (one, other) in zip(known, rooms, strict=True) if one > other] == []
+
+
+SCRIPTS = [path for folder in ("scripts", "benchmarks") for path in sorted((ROOT / folder).iterdir()) if path.is_file()]
+PYTHON = [
+    path
+    for path in SCRIPTS
+    if path.suffix == ".py" or path.read_text(encoding="utf-8").startswith("#!/usr/bin/env python")
+]
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.name)
+def test_scripts_import_what_exists(path):
+    """Generators of pages run rarely, so that a function that only they use could go unnoticed."""
+    imports = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+    ]
+    for node in (node for node in imports if node.module and node.module.startswith("clustersim")):
+        module = importlib.import_module(node.module)
+        missing = [name.name for name in node.names if not hasattr(module, name.name)]
+        assert not [name for name in missing if importlib.util.find_spec(f"{node.module}.{name}") is None]
