@@ -77,7 +77,7 @@ class SettingsFile:
 
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "torchtitan": ("a job config of torchtitan v0.2 in TOML", "gpus"),
+    "torchtitan": ("a job config of torchtitan v0.2 or earlier in TOML", "gpus"),
     "nemo": ("a launch file of NeMo up to 1.23 in YAML",),
     "megatron-bridge": (
         "Megatron-Bridge's ConfigContainer, in YAML such as its run_config.yaml, or a recipe in Python",

@@ -373,7 +373,7 @@ class Node(Spec):
     """One type of node."""
 
     extends: Name | None = None
-    """Node type to start from. Keys that depend on another `scale_up.kind` or `host.pcie` go; fewer Grace GPUs have less CPU."""
+    """Node type to start from. A new `scale_up.kind` or `host.pcie` drops keys of the old; fewer Grace GPUs have fewer CPUs."""
     gpus: Gpus
     """GPUs of the node."""
     scale_up: ScaleUp = ScaleUp(kind="none")

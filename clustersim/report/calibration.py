@@ -40,7 +40,7 @@ UNSEEN: Annotated[float, _STEPS] = 0.5
 """Width added for each property that no publisher's steps had: a kind of GPU, a framework, a mixture; any step starts at 1."""
 MIXTURE: Annotated[float, _STEPS] = 1.5
 """Width added for a mixture of experts: releases differ in the kernels of its router and dispatcher, and in what its host waits
-for. With 1.5, 81 % of the steps of mixtures are inside, and 83 % of those of dense models."""
+for. With 1.5, as many of its steps lie inside as of those of dense models (docs/validation.md)."""
 DOUBLING: Annotated[float, _STEPS] = 0.5
 """Width added for each doubling of the number of GPUs beyond the published ones."""
 FARTHEST: Annotated[float, _STEPS] = 0.15
@@ -53,7 +53,7 @@ EARLY = 2022
 """Last year of trainers that ran mostly unfused kernels with little overlap."""
 HOST: Annotated[float, _STEPS] = 5.0
 """Width for a step that launches kernels all the time, at 12 us each, in proportion to that share: hosts differ by 0.3 (log).
-With 5, intervals cover 82 to 85 % of the steps, whether they launch little or much. Other constants that differ between machines
+With 5, intervals cover four of five steps, whether they launch little or much. Other constants that differ between machines
 have much the same share in all steps: step-wise sensitivities predict unseen publishers no better (docs/calibrate.md)."""
 
 

@@ -3,7 +3,7 @@
 import csv
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -36,8 +36,10 @@ def recorded():
 
 @pytest.mark.slow
 def test_every_shipped_run_has_a_public_source_and_is_simulated(found):
-    assert 120 <= len(found) <= 180
-    assert len({one.publisher for one in read(PUBLISHED)}) >= 23
+    runs_of = Counter(one.publisher for one in read(PUBLISHED))
+    assert len(found) >= 120
+    assert len(runs_of) >= 23
+    assert max(runs_of.values()) <= 4
     assert all(one.source for one in read(PUBLISHED))
     assert {one["id"]: one["reason"] for one in found.values() if one["status"] != "ok"} == {}
 
