@@ -106,6 +106,7 @@ def test_at_any_time_rates_are_those_of_all_that_moves_on_all_links(capacity, be
             assert rates == pytest.approx(whole(capacity, [one.flow for one in fabric.transfers]).tolist(), rel=1e-8)
         env.step()
     assert not fabric.transfers
+    assert not any(fabric.crossing) and not any(fabric.demanded) and not any(fabric.short)
 
 
 @pytest.mark.parametrize("largest", [1, 3, 1 << 62])
