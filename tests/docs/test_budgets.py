@@ -49,7 +49,7 @@ NOT_YET = {
     "figures, pages, serve": 3_650,
     "calibration": 818,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_219,
-    "lab": 4_768,
+    "lab": 4_755,
 }
 """Ceilings of the rooms that exceed their budgets today. A ceiling is lowered as its room shrinks, and goes with the excess."""
 

@@ -46,6 +46,8 @@ def test_rows_are_the_kernels_of_a_workload(own):
         np.testing.assert_array_equal(getattr(found.samples.table, name), getattr(same, name))
     assert found.samples.gpu.tolist() == ["h100-sxm"] * 2 + ["h200-sxm"] * 3
     assert found.samples.seconds.tolist() == [8.1e-4, 4.1e-4, 3e-3, 1.4e-4, 1.5e-4]
+    assert found.layout.tolist() == ["tn", "", "", "", ""]
+    assert found.mode.tolist() == ["burst"] * 4 + ["sustained"]
     assert len(found.burst()) == 4
 
 
@@ -92,6 +94,10 @@ WRONG = [
     ("latency_s", "op", r"own.csv: column 'op' occurs twice; keep one of them"),
     ("latency_s", "note", r"own.csv: has no column latency_s; expected gpu, kind"),
     ("8.1e-4,", "8.1e-4", r"own.csv:2: has 13 cells; the header has 14"),
+    *(
+        ("mode", name, f"own.csv:5: {name} is 'burst'; write a finite number of at least 0")
+        for name in ("low_s", "high_s", "clock_mhz", "power_w")
+    ),
     ("h100", '"h100', r"own.csv: cannot be read as CSV: .*; write UTF-8 text with commas"),
 ]
 

@@ -168,20 +168,13 @@ _FLOP = {"softmax": 5.0, "layernorm": 6.0, "elementwise": 1.0, "memory": 0.0}
 
 
 class Measurements(NamedTuple):
-    """Measured kernels with the other values of their rows; NaN for missing numbers."""
+    """Measured kernels of a file, and how each was timed."""
 
     samples: Samples
     mode: NDArray[np.str_]
     """`burst` or `sustained`."""
     layout: NDArray[np.str_]
-    low: Floats
-    """Seconds of the fastest sample."""
-    high: Floats
-    """Seconds of the slowest sample."""
-    clock: Floats
-    """SM clock in Hz."""
-    power: Floats
-    """Board power in W."""
+    """Layout of the operands of each GEMM, one of LAYOUTS; empty if unknown."""
 
     def burst(self) -> Samples:
         """Return the kernels timed in short bursts, like all public tables. Predictors learn from them."""
@@ -198,16 +191,10 @@ def read(path: Path) -> Measurements:
     names = table.each("gpu", _gpu)
     samples = Samples(columns(kernels), np.array(names, dtype=np.str_), table.numbers("latency_s", None))
     _credible(table, samples)
-    nan = float("nan")
-    return Measurements(
-        samples,
-        np.array(table.words("mode", MODES, "burst"), dtype=np.str_),
-        np.array(table.words("layout", LAYOUTS), dtype=np.str_),
-        table.numbers("low_s", nan),
-        table.numbers("high_s", nan),
-        table.numbers("clock_mhz", nan) * 1e6,
-        table.numbers("power_w", nan),
-    )
+    mode, layout = table.words("mode", MODES, "burst"), table.words("layout", LAYOUTS)
+    for name in ("low_s", "high_s", "clock_mhz", "power_w"):  # nothing is computed from these, but they must be numbers
+        table.numbers(name, float("nan"))
+    return Measurements(samples, np.array(mode, dtype=np.str_), np.array(layout, dtype=np.str_))
 
 
 def _gpu(text: str) -> str:
