@@ -474,14 +474,16 @@ IMPOSSIBLE = {
     "all of these": "--tokens 100B --days 0.001 --nodes 1 --budget 10",
     "too small a batch": "--tokens 100B --days 0.12 --global-batch 64",
     "two kinds": "--tokens 100B --budget 10 --gpu a100,h100",
+    "two kinds in time": "--tokens 100B --days 0.5 --nodes 1 --gpu a100,h100",
 }
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_an_impossible_question_is_told_what_would_do_and_that_does(planned, name):
-    """Of few splits, as a refusal searches all batches and sizes of clusters.
+    """On few splits, as a refusal searches all batches and sizes of clusters.
 
-    ZeRO and microbatches are open: with them a search within a limit misses what the search without it finds.
+    ZeRO and microbatches are open: then the first search within a limit can end without a plan although one exists.
+    Planner.plan also searches without the limit before it refuses; else a limit that a refusal names would be refused too.
     """
     code, out, err = planned(f"gpt3_xl {IMPOSSIBLE[name]}", *FEW)
     assert (code, out) == (2, "")
