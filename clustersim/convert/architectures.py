@@ -169,8 +169,7 @@ def _mpt(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with an MLP of `expansion_ratio`, with biases unless `no_bias`, and without positions if `alibi`."""
     biased = not config.flag("no_bias", default=True)
     config.flag("learned_pos_emb", default=True)
-    learned = not config.flag("alibi", default=False)
-    places = "learned" if learned else "none"
+    places = "none" if config.flag("alibi", default=False) else "learned"
     return {**_wide(config, shapes), "bias": biased, "qkv_bias": biased, "positions": places}
 
 

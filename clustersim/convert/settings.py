@@ -97,8 +97,7 @@ class ToolSettings:
 
     def __getitem__(self, name: str) -> object:
         """Return a setting, its default if the file leaves it out."""
-        row = self.rows[name]
-        return self.in_file.get(name, plain(row.columns["default"]))
+        return self.in_file.get(name, plain(self.rows[name].columns["default"]))
 
     def plain(self, spec: Workload) -> Keys:
         """Return {setting: value} for workload keys with one setting. Raises InputError for a value without a setting."""

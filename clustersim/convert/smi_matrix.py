@@ -80,8 +80,7 @@ def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> 
     island have no link, or islands have different sizes.
     """
     linked = [[cell in ("XGMI", "0") for cell in row] for row in matrix]
-    sizes = set(_groups(linked))
-    [size, *others] = sizes
+    [size, *others] = set(_groups(linked))
     if others or any(sum(row) != size for row in linked):
         raise InputError(
             f"{path}: XGMI joins unequal groups of GPUs; give the XML that RCCL writes (NCCL_TOPO_DUMP_FILE)"

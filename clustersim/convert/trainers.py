@@ -231,9 +231,12 @@ class TrainerImport:
             if not gpus:
                 raise self.error("shards parameters inside nodes; give num_processes or --gpus N")
             keys["parallelism.fsdp.shard"] = max(gpus // self.number("machines", self.facts, 1), 1)
-        if self.number("replicate", self.facts) > 1 or self.number("parallelism.ep", self.keys) > 1:
-            shard = self.number("shard", self.facts, 1) * self.number("parallelism.cp", self.keys, 1)
-            keys["parallelism.fsdp.shard"] = shard
+        shard, ep = self.number("shard", self.facts), self.number("parallelism.ep", self.keys)
+        spread = ep > 1 and (shard or "expert_parallel_size" in self.settings.in_file)  # axolotl spreads experts alone
+        if spread or self.number("replicate", self.facts) > 1:
+            keys["parallelism.fsdp.shard"] = shard = max(shard, 1) * self.number("parallelism.cp", self.keys, 1)
+            if spread and shard < 2:
+                raise self.error(f"ep {ep} with FSDP needs a dp_shard_size of at least 2; add it, or leave FSDP out")
         if self.facts.get("offload") is True:  # torch.optim on the CPU
             states: Keys = {"parameters": True, "optimizer_states": 1.0, "update": "eager"}
             keys |= {f"training.offload.{name}": value for name, value in states.items()}

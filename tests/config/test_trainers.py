@@ -274,6 +274,25 @@ def test_experts_of_axolotl_are_spread_and_its_shards_are_smaller():
     assert (split.ep, split.dp, split.zero, split.fsdp.shard) == (2, 8, 3, 4)
 
 
+def test_experts_alone_are_spread_by_axolotl_without_fsdp():
+    """axolotl 0.19.0, integrations/expert_parallel/plugin.py: without dp_shard_size, expert_parallel_size is all GPUs."""
+    settings = "expert_parallel_size: 8"
+    split = job_of("axolotl", AXOLOTL % settings, 8, model="qwen3_30b_a3b")[1].parallelism
+    assert (split.ep, split.dp, split.zero, split.fsdp.shard) == (8, 8, 0, None)
+    for shard in ("", "\ndp_shard_size: 1"):
+        with pytest.raises(InputError, match="ep 8 with FSDP needs a dp_shard_size of at least 2; add it"):
+            job_of("axolotl", AXOLOTL % f"{settings}\nfsdp_config: {{version: 2}}{shard}", 8, model="qwen3_30b_a3b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "shard"), [("fsdp_sharding_strategy: FULL_SHARD", None), ("fsdp_sharding_strategy: HYBRID_SHARD", 8)]
+)
+def test_experts_spread_from_the_command_line_leave_accelerates_shards_as_they_are(settings, shard):
+    _, job = job_of("accelerate", FSDP % settings, None, "qwen3_30b_a3b", parallelism__ep=8)
+    split = job.parallelism
+    assert (split.ep, split.dp, split.zero, split.fsdp.shard) == (8, 16, 3, shard)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
