@@ -269,8 +269,7 @@ def sparse_layers(config: Config, layers: int) -> list[Shapes]:
     step = config.count(*steps, "moe_layer_frequency", default=1)
     config.listed("moe_layers", "numbers of layers")  # interleave_moe_layer_step says the same (Llama 4)
     listed = config.listed("mlp_only_layers", "numbers of layers")
-    kinds = config.listed("mlp_layer_types", "words")
-    listed += [layer for layer, kind in enumerate(kinds) if kind == "dense"]
+    listed += [layer for layer, kind in enumerate(config.listed("mlp_layer_types", "words")) if kind == "dense"]
     if config.index(*KEYS["experts"], default=0) < 2:
         return [{} for _ in range(layers)]
     flags = [first <= i <= last and (i + 1) % step == 0 and i not in listed for i in range(layers)]

@@ -130,8 +130,7 @@ def _threads(shell: Shell, launcher: Sequence[str], gpus: int) -> dict[str, int]
     threads = "".join(shell.variables.get("OMP_NUM_THREADS", []))
     if threads.isdecimal() and int(threads):
         return {THREADS: int(threads)}
-    several = gpus > 1 and any("torchrun" in word or "torch.distributed" in word for word in launcher)
-    return {THREADS: 1} if several else {}
+    return {THREADS: 1} if gpus > 1 and re.search(r"torchrun|torch\.distributed", " ".join(launcher)) else {}
 
 
 def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell, name: str) -> InputError:

@@ -61,17 +61,23 @@ def linears(path: str, modules: object, gated: bool) -> list[str]:
     if modules == "all-linear":
         names = list(ALL)
     elif isinstance(modules, str) and re.search(r"[][(){}*+?^$|\\]", modules):
-        names = _matching(modules)
+        names = _matching(path, modules)
     return list(dict.fromkeys(_target(path, name, gated) for name in names if gated or name != "gate_proj"))
 
 
-def _matching(pattern: str) -> list[str]:
+def _matching(path: str, pattern: str) -> list[str]:
     """Return the linears of a block of Llama whose full name matches a pattern, whatever the names before `layers`; the pattern
-    itself if none does (peft, tuners/tuners_utils.py: check_target_module_exists)."""
+    itself if none does (peft, tuners/tuners_utils.py: check_target_module_exists). Raises InputError if a linear matches in some
+    layers, which adapters of all layers cannot express."""
     tail = pattern[max(pattern.rfind("layers"), 0) :]
     parts = {name: "mlp" if MODULES[name].startswith("linear_fc") else "self_attn" for name in ALL}
     with suppress(re.error):
-        return [name for name in ALL if re.fullmatch(tail, f"layers.0.{parts[name]}.{name}")] or [pattern]
+        is_match = re.compile(tail).fullmatch
+        layers = {name: {i for i in range(100) if is_match(f"layers.{i}.{parts[name]}.{name}")} for name in ALL}
+        if any(matched and not matched >= {0, 7, 11} for matched in layers.values()):
+            why = "names some layers, and adapters of some layers are not supported; name linears of all layers"
+            raise InputError(f"{path}: target_modules: {shown(pattern)} {why}")
+        return [name for name, matched in layers.items() if matched] or [pattern]
     return [pattern]
 
 

@@ -64,9 +64,7 @@ def imported(path: str, text: str, request: ImportRequest) -> Imported:
     }
     if spec["parallelism.pp"] == 1:
         del spec["parallelism.schedule"]
-    return Imported(
-        nested(spec | dict(request.settings)), tuple(settings.ignored), tuple(settings.not_modelled), (), ()
-    )
+    return Imported(nested({**spec, **request.settings}), tuple(settings.ignored), tuple(settings.not_modelled), (), ())
 
 
 def _batch(settings: ToolSettings, gpus: int | None) -> Keys:

@@ -81,9 +81,7 @@ class TrainerImport:
         unset = {name for name in present.keys() & known if present[name] == "auto" and "auto" not in known[name].words}
         auto = {name for name in unset if known[name].key[0] not in ("-", "~", "!")}
         kind = present.get("distributed_type")
-        idle = [
-            name for name in present if kind and SECTIONS.get(name.partition(".")[0], kind) != kind and name in known
-        ]
+        idle = [name for name in present if kind and SECTIONS.get(name.split(".")[0], kind) != kind and name in known]
         values = {name: value for name, value in present.items() if name not in {*auto, *idle}}
         settings = ToolSettings(path, TITLES[tool], known, values, ignored=idle)
         unsaid = {".".join(map(str, known[name].key)) for name in auto}

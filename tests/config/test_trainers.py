@@ -259,6 +259,15 @@ def test_a_text_of_target_modules_is_a_pattern_of_full_names(pattern):
     assert len(job_of("axolotl", AXOLOTL % settings, 8)[1].training.lora.targets) == PATTERNS[pattern]
 
 
+@pytest.mark.parametrize("layers", ["(0|1|2)", "[5-9]", r"[\d]", "(1|2|3)", r"\d*[13579]"])
+def test_adapters_of_some_layers_are_refused(layers):
+    settings = QLORA.replace("lora_target_linear: true", rf"lora_target_modules: '.*layers\.{layers}\..*(q|v)_proj'")
+    with pytest.raises(
+        InputError, match=r"target_modules: .* names some layers, and adapters of some layers are not supp"
+    ):
+        job_of("axolotl", AXOLOTL % settings, 8)
+
+
 def test_frozen_weights_of_qlora_lie_on_hosts_with_fsdps_offload():
     """axolotl 0.19.0, examples/llama-2/qlora-fsdp.yml and four others."""
     sharded = "fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_offload_params: true}\n"
