@@ -114,7 +114,7 @@ def of_fewer_superchips(node: Section, count: object) -> Section:
     """Return a node's keys for another number of GPUs, if any; Grace's memory and cores, and a rack's power, go with the GPUs."""
     host, power, old = section_of(node, "host"), section_of(node, "power"), section_of(node, "gpus").get("count")
     grace = host.get("cpu") == "arm" and "c2c" in host
-    if not (grace and isinstance(count, int) and isinstance(old, int) and old > 0):
+    if not (grace and isinstance(count, int) and isinstance(old, int) and min(count, old) > 0):
         return node
     host = {k: _times(v, count / old) if k in ("memory", "memory_bandwidth", "cores") else v for k, v in host.items()}
     power = {k: _times(v, count / old) if k == "max" else v for k, v in power.items()}

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from clustersim.config.shipped import files as shipped
-from clustersim.errors import InputError
+from clustersim.errors import ConfigError, InputError
 from clustersim.explain.gpu_trace import measured
 from clustersim.hardware import gpus
 from clustersim.model.attention import core
@@ -221,6 +221,14 @@ def test_a_tray_of_superchips_has_its_own_part_of_the_rack(gpus, cores, watts, t
     topology = load_topology(tmp_path / "topo.txt", {"cluster.gpu": "gb200"})
     assert (topology.node.host.cores, topology.counts["power"]) == (cores, pytest.approx(watts, rel=1e-3))
     assert topology.node.host.memory == pytest.approx(17.3e12 * gpus / 72, rel=1e-3)
+
+
+@pytest.mark.parametrize("count", [0, -4])
+def test_a_tray_without_superchips_is_refused_by_their_number(count, tmp_path):
+    node = f"{{extends: gb200-nvl72, gpus: {{count: {count}}}}}"
+    (tmp_path / "t.yaml").write_text(f"cluster: {{name: c, nodes: 1, node: {node}}}\n")
+    with pytest.raises(ConfigError, match=rf"cluster\.node\.gpus\.count: {count} must be at least 1"):
+        load_topology(tmp_path / "t.yaml")
 
 
 def test_the_matrix_of_nvidia_smi_is_read(tmp_path):
