@@ -233,9 +233,7 @@ def frequency(name: str, value: object, layers: int) -> list[int]:
     try:
         flags = list(value) if isinstance(value, list) else evaluated(str(value).strip())
     except UNREADABLE as error:
-        raise GroupError(
-            name, f"{shown(value)} is not a pattern of layers; write a number or ([0]*3+[1]*58)"
-        ) from error
+        raise GroupError(name, f"{shown(value)} is not a layer pattern; write a number or ([0]*3+[1]*58)") from error
     if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
         raise GroupError(name, f"{shown(value)} is not a list of {layers} zeros and ones, one for each layer")
     return [int(flag == 1) for flag in flags]

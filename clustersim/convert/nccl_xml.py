@@ -95,9 +95,7 @@ def _parse(path: Path) -> ElementTree.Element:
     """Return the root of the file, decoded as UTF-8 whatever it declares, as NCCL does. Raises InputError for other files."""
     text = read_text(path, "an XML file of NCCL's")
     if "<!" in text.replace("<!--", ""):
-        raise InputError(
-            f"{path}: declares entities, as hwloc's files and not NCCL's; give that of NCCL_TOPO_DUMP_FILE"
-        )
+        raise InputError(f"{path}: declares entities, as hwloc's files, not NCCL's; give that of NCCL_TOPO_DUMP_FILE")
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:

@@ -90,10 +90,12 @@ class ToolSettings:
     """Settings of the file without effect, which `spec` adds."""
     not_modelled: list[str] = field(default_factory=list)
     """Settings of the file whose effect is not modelled, which `spec` adds."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """{setting: its name in the file} of settings with an earlier name, for messages."""
 
     def error(self, name: str, why: str) -> InputError:
         """Return an error with the path, the setting, its value and the reason."""
-        return InputError(f"{self.path}: {name}: {shown(self[name])} {why}")
+        return InputError(f"{self.path}: {self.names.get(name, name)}: {shown(self[name])} {why}")
 
     def __getitem__(self, name: str) -> object:
         """Return a setting, its default if the file leaves it out."""

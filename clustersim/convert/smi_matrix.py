@@ -82,9 +82,7 @@ def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> 
     linked = [[cell in ("XGMI", "0") for cell in row] for row in matrix]
     [size, *others] = set(_groups(linked))
     if others or any(sum(row) != size for row in linked):
-        raise InputError(
-            f"{path}: XGMI joins unequal groups of GPUs; give the XML that RCCL writes (NCCL_TOPO_DUMP_FILE)"
-        )
+        raise InputError(f"{path}: XGMI joins unequal groups of GPUs; give RCCL's XML (NCCL_TOPO_DUMP_FILE)")
     sockets = [numa.count(cpu) for cpu in dict.fromkeys(numa)]
     island: dict[str, object] = {"scale_up": {"kind": "mesh", "island": size}} if size < len(matrix) else {}
     return {"host": shared_by(sockets, [1]), **({"scale_up": {"kind": "none"}} if size == 1 else island)}

@@ -51,8 +51,12 @@ def imported(path: str, text: str, request: ImportRequest) -> Imported:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: is not valid TOML ({error}); give a job config of torchtitan") from error
-    values = {RENAMED.get(name, name): value for name, value in flat(data, ROWS.__contains__).items()}
-    settings = ToolSettings(path, "torchtitan v0.2.2", ROWS, values, NEUTRAL)
+    present = flat(data, ROWS.__contains__)
+    names = {RENAMED.get(name, name): name for name in present}
+    for name in sorted(present.keys() - names.values()):
+        raise InputError(f"{path}: {name} and {names[RENAMED.get(name, name)]} are one setting; keep one of them")
+    values = {setting: present[name] for setting, name in names.items()}
+    settings = ToolSettings(path, "torchtitan v0.2.2", ROWS, values, NEUTRAL, names=names)
     flavor, known = f"{settings['model.name']}/{settings['model.flavor']}", models()
     if flavor not in known:
         raise InputError(f"{path}: model.flavor: {flavor} is not known; {suggest(flavor, known)}")

@@ -103,6 +103,9 @@ WRONG = {
     "[training]\nglobal_batch_size = 64\n[parallelism]\npipeline_parallel_degree = 2": "training.global_batch_size: 64 runs",
     "[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_layers_per_stage = 5": "layers_per_stage: 5 makes 7 stages",
     "[parallelism]\ntensor_parallel_degree = 0": "tensor_parallel_degree: 0 must be a whole number of at least 1",
+    '[training]\ntensor_parallel_degree = "x"': "training.tensor_parallel_degree: 'x' must be a whole number of at least 1",
+    "[training]\nbatch_size = 1\nlocal_batch_size = 2": "training.batch_size and training.local_batch_size are one setting; keep",
+    "[training]\npipeline_parallel_degree = 2\n[experimental]\npipeline_parallel_degree = 4": "parallel_degree are one setting;",
     "a = [": "is not valid TOML",
 }
 
