@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
@@ -161,7 +162,8 @@ class Framework(Spec):
     name: Name
     title: Name
     match: Annotated[tuple[Name, ...], Field(strict=False)]
-    """Names as people write them, in lower case; all words of a name must occur in a text, in any order."""
+    """Names as people write them, in lower case; all words of a name must occur in a text, in any order. Words of up to three
+    letters, such as `pax`, must not be parts of longer words there."""
     extends: Name | None = None
     """Framework whose defaults, facts, host and memory this one inherits, except for keys in its own file."""
     trainer: Literal["recipes", "megatron", "deepspeed", "torch", "xla", "generic"] = "generic"
@@ -210,8 +212,9 @@ class Framework(Spec):
         return self.title.split()[0].strip(",")
 
     def is_named_in(self, text: str) -> bool:
-        """Return whether a lower-case text contains all words of one of the framework's names."""
-        return any(all(word in text for word in name.split()) for name in self.match)
+        """Return whether a lower-case text contains all words of one of the framework's names; short ones as whole words."""
+        whole = set(re.findall(r"[^\W\d_]+", text))
+        return any(all(word in (whole if len(word) < 4 else text) for word in name.split()) for name in self.match)
 
     def value(self, key: str, *variants: str) -> Any:
         """Return the default of a dotted key of a workload, such as `training.recompute`; None if there is none.
@@ -223,9 +226,7 @@ class Framework(Spec):
         value = None if default is None else default.value
         if not isinstance(value, dict):
             return value
-        return next(
-            (value[variant] for variant in (*variants, *map(activation_type, variants)) if variant in value), None
-        )
+        return next((value[name] for name in (*variants, *map(activation_type, variants)) if name in value), None)
 
     def recomputation(self, reported: str, *variants: str) -> tuple[str, list[str]]:
         """Return (`recompute`, `recompute_saves`) for a run that reports `none`, `selective`, `full` or nothing ("").

@@ -205,8 +205,7 @@ def _config(config: hugging_face.Config, request: Request) -> Graph:
     if dtype not in EAGER:
         raise InputError(f"{config.path}: --dtype {dtype} does not run eagerly; write one of {', '.join(EAGER)}")
     positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=SEQUENCE)
-    seq = request.seq or min(positions, SEQUENCE)
-    return build(config, request.batch or 1, seq, dtype, request.training)
+    return build(config, request.batch or 1, request.seq or min(positions, SEQUENCE), dtype, request.training)
 
 
 def _on_tensor_cores(kernel: Kernel) -> Kernel:

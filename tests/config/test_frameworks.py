@@ -45,6 +45,14 @@ def test_a_framework_is_found_by_the_words_people_write(words, year, name):
     assert find(words, year).name == name
 
 
+def test_short_names_are_whole_words_and_long_ones_may_be_parts_of_words():
+    assert not any(find(words) for words in ("Paxos training", "compax", "contrl"))
+    named = [("Pax", "paxml"), ("OpenXLA", "jax"), ("torch_xla", "jax"), ("FSDP2", "fsdp"), ("OLMoE", "pytorch")]
+    assert [find(words).name for words, _ in named] == [name for _, name in named]
+    assert find("NeMo2407", 2024).name == "nemo-2024"
+    assert find("MegatronLM").name == "megatron-core"
+
+
 @pytest.mark.parametrize("one", everything(), ids=lambda one: one.name)
 def test_a_framework_is_found_in_its_last_year_beside_the_words_of_all_that_it_is_built_on(one):
     year = one.until if one.until < 9999 else None
