@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim.config import shipped
 from clustersim.config.fields import validate, validate_partly
 from clustersim.config.overrides import Overridden, SourcePlace, of_topology, scalar, with_values
-from clustersim.config.workload import Model, Workload
+from clustersim.config.workload import Model, Training, Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
 from clustersim.convert.layout_text import stages_of
@@ -27,6 +28,8 @@ SECTIONS = ("model", "training", "parallelism")
 """Sections of a workload whose keys may have Megatron's names."""
 PAIRED = ("dualpipe", "dualpipev")
 """Schedules that pair a forward with a backward pass, so that one computes during the other's exchange of expert rows."""
+DEFAULTS = Workload.model_construct(model=Model.model_construct(), training=Training.model_construct())
+"""Workload of which only the default values are set."""
 
 
 def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
@@ -109,7 +112,7 @@ def size_in_words(model: Model) -> str:
 
 
 def _framework_settings(merged: Overridden) -> Iterator[str]:
-    """Set missing keys to what the workload's framework always does. Yield a sentence for each key that is set.
+    """Set missing keys to what the workload's framework always does. Yield a sentence for each value other than the default.
 
     Keys are set while the result is iterated. Yield nothing for an unknown framework.
     """
@@ -119,7 +122,7 @@ def _framework_settings(merged: Overridden) -> Iterator[str]:
     with suppress(UnknownNameError):  # an unknown framework is reported where it is used
         framework = load_framework(str(training["framework"]))
         for key, value in framework.habits(split.get("schedule"), training.get("precision")).items():
-            if _filled(merged.data, key, value):
+            if _filled(merged.data, key, value) and value != attrgetter(key)(DEFAULTS):
                 yield f"{key} {value} ({framework.name}'s)"
 
 

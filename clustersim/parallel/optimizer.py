@@ -257,8 +257,7 @@ def main_bytes(job: Job) -> float:
     PyTorch's optimizers allocate moments like the weights (torch/optim/adamw.py, zeros_like), so that the type of the moments of
     sharded parameters tells the type of the weights.
     """
-    training = job.training
-    dtype = training.main_params or (training.moments if job.parallelism.zero == 3 else "fp32")
+    dtype = job.training.main_params or (job.training.moments if job.parallelism.zero == 3 else "fp32")
     return max(BYTES[dtype], 2.0)
 
 

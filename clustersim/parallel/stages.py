@@ -253,9 +253,7 @@ def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
         yield from ((index, op.forward, False) for index, op in enumerate(layer.operators))
         return
     for index, op in reversed(list(enumerate(layer.operators))):
-        recomputed = (
-            operator for rerun in layer.recomputations if rerun.before == index for operator in rerun.operators
-        )
+        recomputed = (op for rerun in layer.recomputations if rerun.before == index for op in rerun.operators)
         yield from ((i, steps, False) for i, steps in recomputed)
         yield index, (*op.backward_input, *op.backward_weight), True
 

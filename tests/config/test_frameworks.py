@@ -148,6 +148,15 @@ def test_what_a_framework_does_in_every_run_need_not_be_said(tmp_path):
     assert not [said for said in split(tmp_path, schedule="dualpipev", vpp=2).assumed if "schedule dual" in said]
 
 
+@pytest.mark.parametrize("framework", ["torchtitan", "pytorch", "fsdp"])
+def test_what_a_framework_does_by_default_is_not_said(framework, tmp_path):
+    training = {**TRAINING, "framework": framework}
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump({"name": "one", "model": MODEL, "training": training}))
+    assert job(tmp_path / "w.yaml").assumed == ()
+    fp8 = job(tmp_path / "w.yaml", {"training.precision": "fp8", "training.framework": "torchtitan"})
+    assert fp8.assumed == ("training.fp8_scaling current (torchtitan's)",)
+
+
 def test_a_run_with_another_schedule_has_nothing_of_it(tmp_path):
     one = split(tmp_path, schedule="1f1b").parallelism
     assert (one.schedule, one.vpp, one.overlap.ep, one.overlap.sms) == ("1f1b", 1, "none", 0)
