@@ -57,7 +57,7 @@ def clustersim(topology: str, gpus: int, engine: str) -> None:
     """Print what the splits, all schedules and more microbatches cost on one cluster."""
 
     def case() -> SweepInputs:
-        preparation.FORECASTS = Cache(16, 1)  # a first pass knows no kernel
+        preparation.FORECASTS.cache = Cache(16, 1)  # a first pass knows no kernel
         return load(Files(str(ROOT / "topologies" / topology), str(ROOT / "workloads" / "gpt3.yaml"), {}, engine))
 
     batch = gpus * 3 // 2

@@ -1,11 +1,12 @@
 """Prepare a job independently of its links: its schedule, stages, memory, scripts and kernel times.
 
-Parts that the jobs of one cluster share are computed once: stages by the shapes that determine them, schedules by their size,
-forecasts by kernel. They are cached as long as their `Preparation` exists, each kind up to a bound in bytes.
+Parts that the jobs of one cluster share are computed once: stages by the shapes that determine them, schedules by their size.
+They are cached as long as their `Preparation` exists, each kind up to a bound in bytes. Forecasts by kernel outlive it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -50,8 +51,9 @@ ROOM = 48 << 20
 """Largest number of bytes that each cache keeps. Sizes were measured on sweeps of GPT-3 over thousands of splits."""
 ACTION, TASK = 12, 290
 """Bytes of an action of a schedule, and of a task of a script with its share of kernels (measured with FSDP)."""
-FORECASTS = Cache(16, 1)
-"""Forecasts of predictors by GPU, which all clusters of the process share."""
+FORECASTS = threading.local()
+"""Its `cache` has the forecasts of built-in predictors by GPU, which all clusters share, for each thread: `Forecasts` are not
+thread-safe."""
 
 
 class Written(NamedTuple):
@@ -105,20 +107,22 @@ SIZES: Mapping[str, float | Callable[[Any], float]] = {
 class Preparation:
     """Prepares jobs for one cluster. `fullest` is the largest share of a GPU's memory that a job may need."""
 
-    __slots__ = ("_bounds", "_jobs", "cluster", "fullest")
+    __slots__ = ("_bounds", "_gpus", "_jobs", "_outside", "cluster", "fullest")
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Prepare jobs for `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
         self.cluster, self.fullest = cluster, largest_share(unlikely)
         self._jobs = {name: Cache(ROOM, weight) for name, weight in SIZES.items()}
         self._bounds = Cache(ROOM, 10_000)
+        self._outside = Cache(16, 1)  # forecasts of plug-ins, which may depend on more than the GPU
+        self._gpus = [kind.gpu.model_dump_json() for kind in cluster.kinds]
 
     def for_cluster(self, cluster: Topology) -> Preparation:
         """Return a preparation for a cluster whose nodes have the same sizes, which shares this one's stages, schedules and
         scripts."""
         prepared = Preparation(cluster)
         prepared.fullest = self.fullest
-        prepared._jobs = self._jobs
+        prepared._jobs, prepared._outside = self._jobs, self._outside
         return prepared
 
     def structure(self, job: Job) -> Structure:
@@ -332,9 +336,9 @@ class Preparation:
         except InputError as error:
             raise job.error("training.attention", str(error)) from error
         name, gpu = job.spec.predictor, self.cluster.kinds[kind].gpu
-        # a name may stand for another function than before if it is a plug-in's
-        question = plugins.load(base.ROOM, name, "load"), id(gpu)
-        return FORECASTS.once(question, lambda: Forecasts(get(name), gpu))
+        shared: Cache = FORECASTS.__dict__.setdefault("cache", Cache(16, 1))
+        cache = self._outside if plugins.outside(base.ROOM, name) else shared
+        return cache.once((name, self._gpus[kind]), lambda: Forecasts(get(name), gpu))
 
 
 def rows(job: Job, microbatches: int) -> tuple[Hashable, ...]:

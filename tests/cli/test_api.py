@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -345,3 +346,21 @@ def test_a_plan_from_python_is_that_of_the_command():
 def test_questions_that_cannot_be_are_one_sentence(ask, sentence):
     with pytest.raises(cs.ClustersimError, match=re.escape(sentence)):
         ask()
+
+
+def test_threads_may_ask_about_one_cluster():
+    cluster, before = cs.load_cluster("hgx_h100_8"), sys.getswitchinterval()
+    points = [{"tp": tp, "seq": 256 * length, "global_batch": 64} for tp in (1, 2, 4) for length in range(1, 5)]
+
+    def steps(first):
+        every = points[first:] + points[:first]
+        found = [cs.simulate(cluster, "gpt3_xl", engine="auto", **point).step_time for point in every]
+        return found[-first:] + found[:-first] if first else found
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            found = list(threads.map(steps, range(6)))
+    finally:
+        sys.setswitchinterval(before)
+    assert all(each == pytest.approx(found[0], rel=1e-12) for each in found)

@@ -269,6 +269,14 @@ def test_a_predictor_that_derives_from_nothing_is_told_what_to_derive_from(call,
     assert "derive its class from clustersim.predictors.base.Predictor" in err
 
 
+def test_a_predictor_may_come_from_an_object_that_has_no_hash(call, module):
+    made = "\n@dataclass\nclass Make:\n    times: float\n    def __call__(self, weights=None): return Half()\n"
+    module("unhashable", "from dataclasses import dataclass\n" + PACKAGE + made + "make = Make(2.0)\n")
+    code, out, err = call(*RUN, "--verbose", "--plugins", "unhashable:make", PREDICTOR="unhashable:make")
+    assert (code, err) == (0, "")
+    assert "half of the roofline" in out
+
+
 # --- what a plugin does wrong ------------------------------------------------------------------------------------------------
 
 WRONG = """

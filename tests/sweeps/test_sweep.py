@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import polars as pl
@@ -17,11 +18,13 @@ import pytest
 from stored import sweep_row
 from until import until
 
+from clustersim import preparation
 from clustersim.cli.sweep import Shown, point_table
 from clustersim.errors import ClustersimError, InputError
 from clustersim.pages.sweep import sweep_page
 from clustersim.parallel import options as workload_options
 from clustersim.parallel.options import KEYS
+from clustersim.predictors.load import get
 from clustersim.simulation import simulate
 from clustersim.sweeps import evaluate, log, run, runner
 from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, points, words
@@ -57,6 +60,23 @@ def test_every_point_is_what_run_gives(done):
                 simulate(NODE, JOB, point)
             assert str(error.value) == row["reason"]
     assert len([row for row in done[0] if row["status"] == "ok"]) >= 4
+
+
+def test_clusters_of_one_gpu_share_its_forecasts(monkeypatch):
+    """Also clusters that are built again; another power limit is another GPU."""
+    kind = type(get("roofline"))
+    calls, predict = [], kind.predict
+    monkeypatch.setattr(preparation, "FORECASTS", threading.local())
+    monkeypatch.setattr(kind, "predict", lambda self, *arguments: calls.append(1) or predict(self, *arguments))
+
+    def calls_for(**overrides):
+        before = len(calls)
+        simulate(NODE, JOB, {"predictor": "roofline", "training.global_batch": 64, **overrides})
+        return len(calls) - before
+
+    assert calls_for() > 0
+    assert calls_for() == calls_for(**{"cluster.nodes": 1, "cluster.name": "other"}) == 0
+    assert calls_for(**{"cluster.node.gpus.power_limit": "500W"}) > 0
 
 
 def test_the_table_is_ranked(done):
