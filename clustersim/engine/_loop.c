@@ -40,7 +40,7 @@ enum { BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST }; /* what a task in th
 #define MOST (1 - 1.0 / 128)
 #define LEAST 1e-14
 #define HOST_STREAM 1
-#define CHECK 65536 /* events between two looks for an interruption */
+#define CHECK 65536 /* events, or ranks and tasks that continue, between two looks for an interruption */
 #define NEAR 256 /* uses of a link that are compared with a new one; where more may overlap, the queue is faster */
 
 typedef struct Running Running;
@@ -154,6 +154,7 @@ typedef struct {
     Stop *stops;
     int64_t moved_count, moved_room, changed_count, changed_room, wide_count, wide_room, trial_count, trial_room, stops_count, stops_room,
         stop_room, rates_room, woken_room;
+    int64_t looked;
     int dirty, failed, trial_run; /* trial_run: TRYING while the step is tried without the queue, OVERFULL where that must end; else 0 */
     double now;
     Py_buffer capacity;
@@ -575,10 +576,17 @@ static void advance(Loop *w, Job *job, int32_t rank)
     job->left--;
 }
 
+/* Look for an interruption, such as Ctrl-C, once in CHECK calls. Return 0 if it has raised an error. */
+static int undisturbed(Loop *w)
+{
+    w->failed |= ++w->looked % CHECK == 0 && PyErr_CheckSignals() < 0;
+    return !w->failed;
+}
+
 /* Continue all ready ranks and launched tasks of a job. Return 0 if its step can never end. */
 static int go_on(Loop *w, Job *job)
 {
-    while (job->ready_count && !w->failed && w->trial_run != OVERFULL) {
+    while (job->ready_count && undisturbed(w) && w->trial_run != OVERFULL) {
         int32_t one = job->ready[--job->ready_count];
         if (one < 0)
             advance(w, job, -1 - one);
@@ -1514,17 +1522,14 @@ static PyObject *run_step(PyObject *module, PyObject *capsule)
 {
     Loop *w = loop_of(capsule);
     double now; /* rates of the time of the last call may still have to be solved */
-    int64_t count = 0;
     (void)module;
     if (!w)
         return NULL;
     now = w->now;
     for (;;) {
         Running *task;
-        if (w->failed)
-            return PyErr_NoMemory();
-        if (++count % CHECK == 0 && PyErr_CheckSignals() < 0)
-            return NULL;
+        if (w->failed || !undisturbed(w))
+            return PyErr_Occurred() ? NULL : PyErr_NoMemory();
         if (w->dirty && (!w->queue_count || w->queue[0]->time > now)) {
             w->events++;
             solve(w, now);
