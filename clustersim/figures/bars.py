@@ -18,7 +18,7 @@ SWEEP_LEFT, SWEEP_RIGHT, SWEEP_TOP = 170.0, 150.0, 84.0
 MOST = 24
 """Largest number of bars in a sweep's figure, points without a result included."""
 TIME = 66.0
-"""Width of the step time at the start of a bar of a sweep, in pixels."""
+"""Width of the expected step time at the start of a bar of a sweep, in pixels."""
 UNFIT = "#b00020"
 
 
@@ -26,7 +26,7 @@ def breakdown(result: StepResult) -> Canvas:
     """Return the breakdown of one step: critical path, mean of all ranks, and a rank of the first and the last stage."""
     bars = _step_bars(result)
     names = [name for name in NAMES if any(parts.get(name, 0.0) > 0 for parts in bars.values())]
-    canvas = Canvas(WIDTH, 0, f"{result.job.name} on {result.topology.name}: {duration(result.record.end)}")
+    canvas = Canvas(WIDTH, 0, f"{result.job.name} on {result.topology.name}: simulated {duration(result.record.end)}")
     canvas.text((24, 24), canvas.title, 16, anchor="start", bold=True)
     scale = (WIDTH - RUN_LEFT - RIGHT) / result.record.end
     for place, (label, parts) in enumerate(bars.items()):
@@ -82,8 +82,9 @@ def splits(
             continue
         canvas.text((SWEEP_LEFT - 10, middle), label(row), 13, anchor="end", bold=first)
         parts = {name: row.get(f"{name}_s", 0.0) for name in NAMES}
+        expected = row.get("expected_step_time_s", row["step_time_s"])  # rows of older releases have no other
         _bar(canvas, (SWEEP_LEFT, y), parts, scale, row["step_time_s"], begin=TIME)
-        canvas.text((SWEEP_LEFT + 8, middle), duration(row["step_time_s"]), 13, anchor="start", bold=first)
+        canvas.text((SWEEP_LEFT + 8, middle), duration(expected), 13, anchor="start", bold=first)
         canvas.text((WIDTH - 16, middle), f"{row['tokens_per_s']:,.0f}", 13, anchor="end", bold=first)
     _legend(canvas, names, SWEEP_TOP + (len(best) + len(unfit)) * ROW + 10)
     return canvas

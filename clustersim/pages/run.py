@@ -68,12 +68,11 @@ def _ranks(result: StepResult) -> dict[str, object]:
     """
     names = list(dict.fromkeys(name for part in result.parts for name in part))
     cell_of = result.plan.network.cells.ranks.of.tolist()
-    width = ranks_per_stage(result.summary)
     return {
         "names": names,
         "parts": [[round(part.get(name, 0.0), 9) for name in names] for part in result.parts],
         "first": result.plan.first.tolist(),
         "size": result.plan.size.tolist(),
-        "width": width,
+        "width": ranks_per_stage(result.summary),
         "of": [[cell, len(list(ranks))] for cell, ranks in groupby(cell_of)],
     }

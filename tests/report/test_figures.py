@@ -67,6 +67,13 @@ def test_scaling_shows_the_best_of_each_size():
         charts.scaling([_row(8, 90.0), _row(8, 100.0)])
 
 
+def test_the_step_of_a_split_is_the_one_that_is_expected():
+    """As its tokens/s are; a row of an older release has the simulated step alone."""
+    rows = [sweep_row(step_time_s=2.0, expected_step_time_s=2.5), sweep_row(step_time_s=3.0)]
+    words = _words(bars.splits(rows))
+    assert {"2.500 s", "3.000 s"} <= set(words) and "2.000 s" not in words
+
+
 def test_ticks_are_round_and_inside():
     assert AxisRange(0.0, 10.0).ticks(5) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0][:6]
     assert AxisRange(0.3, 4000.0, True).ticks(9) == [1.0, 10.0, 100.0, 1000.0]
