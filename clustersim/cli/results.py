@@ -146,11 +146,12 @@ def rerun(result: ResultFolder, output: StandardOutput) -> None:
     differing = [key for key, value in summary.items() if stored.get(key) != value]
     step, was = summary["step_time_s"], stored.get("step_time_s")
     facts = {"question": run.command, "same": not differing, "step_time_s": step, "differs": differing}
-    sentence = f"the same comes out: {seconds(step)}, and all else in summary.json"
+    now = f"a simulated step of {seconds(step)}"
+    sentence = f"the same comes out: {now}, and all else in summary.json"
     if differing:
         before = f"{seconds(was)} as {run.manifest.clustersim} had it" if isinstance(was, int | float) else ""
-        sentence = f"another result comes out: {seconds(step)}, {before or 'nothing there before'}; "
-        sentence += f"other than in summary.json: {', '.join(differing)}"
+        differ = f"other than in summary.json: {', '.join(differing)}"
+        sentence = f"another result comes out: {now}, {before or 'nothing there before'}; {differ}"
     output.show("rerun", lambda: facts, lambda: [run.command, sentence])
     if differing:
         raise typer.Exit(1)

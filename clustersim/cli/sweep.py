@@ -233,8 +233,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goals
         priced_by["owned"] = "usd_owned_per_1t_tokens"
     if "energy" in goals:
         priced_by["kWh/1T tokens"] = "kwh_per_1t_tokens"
-    head += priced_by
-    cells = [head]
+    cells = [[*head, *priced_by]]
     for place, row in enumerate(rows, 1):
         used = f"{row['ranks']} of {row['gpus']}" if len(owned) > 1 and row["idle_gpus"] else str(row["ranks"])
         speed = [f"{place}.", f"{row['tokens_per_s']:,.0f}", duration(row["expected_step_time_s"]), used]

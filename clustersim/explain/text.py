@@ -170,7 +170,7 @@ def compared(comparison: Comparison, strong: Emphasis = str) -> list[str]:
     width, text = max(map(len, titles)), []
     for name, time in zip(titles, times, strict=True):
         change = "" if time == times[0] else f"  {100 * (time / times[0] - 1):+.1f} %"
-        text.append(f"{name:<{width}}  {strong(duration(time))}{change}")
+        text.append(f"{name:<{width}}  simulated {strong(duration(time))}{change}")
     rows = [(f"  {plain(key, 2 * WIDE)}", *_values(values)) for key, values in comparison.differences.items()]
     differ = ["what differs", *table(rows, "<")] if rows else ["nothing in the inputs differs"]
     return [*text, "", *differ, *_seconds(comparison)]
