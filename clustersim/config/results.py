@@ -209,6 +209,7 @@ class RunSummary(StoredSpec):
     """Keys that every summary of a run has."""
 
     step_time_s: Positive
+    expected_step_time_s: Positive | None = None
     tokens_per_s: float
     mfu: float
     breakdown_s: dict[str, float]

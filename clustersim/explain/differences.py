@@ -46,10 +46,8 @@ class Comparison:
 
     def facts(self) -> dict[str, Any]:
         """Return `results`, `differences` ({`key`, `values`}) and `breakdown_s`, … ({part: seconds by result}) as JSON data."""
-        speed, cuts = (
-            ("step_time_s", "tokens_per_s", "mfu"),
-            ("breakdown_s", "critical_path_s", "by_stream_s", "by_link"),
-        )
+        speed = ("step_time_s", "expected_step_time_s", "tokens_per_s", "mfu")
+        cuts = ("breakdown_s", "critical_path_s", "by_stream_s", "by_link")
         seconds = {what: {key: list(values) for key, values in self.seconds(what).items()} for what in cuts}
         return {
             "results": [

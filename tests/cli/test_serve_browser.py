@@ -124,12 +124,24 @@ def test_results_are_chosen_and_compared_by_keys_alone(chromium, server, results
         drawn(page)
         text = page.inner_text("main")
         for name in ("one", "deep/two"):
-            assert f"{1000 * store.read_summary(results / name)['step_time_s']:.1f} ms" in text
+            assert f"{1000 * store.read_summary(results / name)['expected_step_time_s']:.1f} ms" in text
         page.go_back()
         drawn(page)
         page.fill("#filter", "two")
         assert page.locator("#results tbody tr").count() == 1
         assert found.said == []
+
+
+def test_the_list_and_a_comparison_show_the_expected_step(chromium, server, results):
+    usual = results / "usual"
+    shutil.copytree(results / "one", usual)
+    summary = store.read_summary(usual) | {"step_time_s": 2.0, "expected_step_time_s": 2.5}
+    (usual / "summary.json").write_text(json.dumps(summary))
+    for place, rows in (("", "#results tbody tr"), ("compare?of=one&of=usual", "[aria-label=Steps] tbody tr")):
+        with visiting(chromium, f"{server.url}/{place}") as found:
+            row = found.page.locator(rows, has_text="usual").inner_text()
+            assert "2.500 s" in row and "2.000 s" not in row
+    shutil.rmtree(usual)
 
 
 def test_why_a_page_is_not_written_stays_on_it(chromium, server, results, tmp_path):

@@ -68,6 +68,16 @@ def test_the_answer_is_seen_first(chromium, report, why):
         assert found.page.locator("#answer .bars svg").bounding_box()["y"] < 900
 
 
+def test_its_step_is_the_expected_one_and_the_table_says_what_the_simulated_one_lacks(chromium, report, result):
+    simulated, expected = (result.summary[key] for key in ("step_time_s", "expected_step_time_s"))
+    assert duration(simulated) != duration(expected)
+    with opened(chromium, report) as found:
+        assert found.page.locator(".card .big").first.inner_text() == duration(expected)
+        row = found.page.locator("#where table").first.locator("tr", has_text="not modelled").inner_text()
+        assert f"typical of {result.summary['software_level']['publishers']} publishers" in row
+        assert row.count(duration(expected - simulated)) == 3  # of the critical path, the mean and a rank
+
+
 def test_a_page_without_what_ifs_says_how_to_have_them(chromium, result, tmp_path):
     place = tmp_path / "report.html"
     place.write_text(run_page(result, "clustersim run", Manifest(clustersim="0")), encoding="utf-8")

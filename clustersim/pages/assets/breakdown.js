@@ -12,6 +12,7 @@ function classOf(rank) {
 function breakdown() {
   const s = DATA.summary,
     step = s.step_time_s,
+    more = expectedStep(s) - step,
     all = DATA.ranks,
     ranks = s.simulated.ranks;
   const partsOf = (cell) => Object.fromEntries(all.names.map((name, i) => [name, all.parts[cell][i]]));
@@ -44,14 +45,9 @@ function breakdown() {
           `rank ${rank}${like > 1 ? ` (and ${(like - 1).toLocaleString("en")} like it)` : ""}, pipeline rank ${Math.floor(rank / all.width)}`,
           "",
         ],
-        names.map((name) => [
-          el(
-            "span",
-            { class: "legend", style: "margin:0;font-size:14px" },
-            el("span", {}, swatch(PART(name)), DATA.names[name] || named(name)),
-          ),
-          ...bars.flatMap(([, parts]) => cells(parts, name)),
-        ]),
+        names
+          .map((name) => [legend([[PART(name), DATA.names[name] || named(name)]]), ...bars.flatMap(([, parts]) => cells(parts, name))])
+          .concat(more ? [[notModelled(s), ...bars.flatMap(() => [seconds(more), change(more / step)])]] : []),
         [0],
         { label: "Where the step goes" },
       ),
@@ -97,6 +93,9 @@ function breakdown() {
     return all.parts.reduce((best, parts, cell) => (sign * parts[place] > sign * all.parts[best][place] ? cell : best), 0);
   }
 }
+
+// The row that the parts of a simulated step need to sum to the expected one.
+const notModelled = (s) => `not modelled; typical of ${count(s.software_level.publishers, "publisher")}`;
 
 // The two other cuts of the critical path: by the links that its bytes wait for, and by whose work it is.
 const ofStep = (value) => [seconds(value), percent(value / DATA.summary.step_time_s)];

@@ -261,3 +261,6 @@ function signedBar(share, most, fill, words) {
     svg("rect", { x: share < 0 ? 46 - wide : 46, y: 3, width: wide, height: 10, fill }),
   );
 }
+
+// With what published steps take more than simulated ones; a summary of an older release has the simulated step alone.
+const expectedStep = (s) => s.expected_step_time_s ?? s.step_time_s;

@@ -53,20 +53,16 @@ function keyFigures(s) {
   return el(
     "div",
     { class: "cards" },
-    el("div", { class: "card" }, el("h2", {}, "Step time"), el("div", { class: "big" }, seconds(expectedStep(s))), interval(s)),
-    el(
-      "div",
-      { class: "card" },
-      el("h2", {}, "Throughput"),
-      el("div", { class: "big" }, `${Math.round(s.tokens_per_s).toLocaleString("en")} tokens/s`),
+    card("Step time", seconds(expectedStep(s)), interval(s)),
+    card(
+      "Throughput",
+      `${Math.round(s.tokens_per_s).toLocaleString("en")} tokens/s`,
       el("p", {}, `${figure(s.tokens_per_s_per_gpu)} a GPU, ${figure(s.model_tflops_per_gpu)} TFLOP/s a GPU`),
       el("p", {}, `MFU ${percent(s.mfu)} of ${figure(s.peak_tflops_per_gpu)} TFLOP/s${s.hfu ? `, HFU ${percent(s.hfu)}` : ""}`),
     ),
-    el(
-      "div",
-      { class: "card" },
-      el("h2", {}, "Memory"),
-      el("div", { class: "big" }, `${gib(memory.peak_bytes / 2 ** 20)}, ${verdict}`),
+    card(
+      "Memory",
+      `${gib(memory.peak_bytes / 2 ** 20)}, ${verdict}`,
       gauge(memory),
       el(
         "p",
@@ -79,20 +75,17 @@ function keyFigures(s) {
   );
 }
 
+const card = (title, big, ...more) => el("div", { class: "card" }, el("h2", {}, title), el("div", { class: "big" }, big), more);
+
 function trillion(s, costs) {
   const money = (usd) => (usd === null ? "no price" : `${scaled(usd, "").trim()} USD`);
-  return el(
-    "div",
-    { class: "card" },
-    el("h2", {}, "10\u00b9\u00b2 tokens"),
-    el("div", { class: "big" }, `${figure(1e12 / s.tokens_per_s / 86400)} days`),
+  return card(
+    "10\u00b9\u00b2 tokens",
+    `${figure(1e12 / s.tokens_per_s / 86400)} days`,
     el("p", {}, `${money(costs.usd)} rented, ${money(costs.usd_owned)} owned`),
     el("p", {}, `${figure(costs.kwh / 1e3)} MWh for ${money(costs.usd_power)}, without failures`),
   );
 }
-
-// With what published steps take more than simulated ones; a summary of an older release has the simulated step alone.
-const expectedStep = (s) => s.expected_step_time_s ?? s.step_time_s;
 
 function interval(s) {
   const [low, high, step] = [s.step_time_low_s, s.step_time_high_s, expectedStep(s)];
@@ -100,14 +93,8 @@ function interval(s) {
   const words = `80 of 100 such steps: ${seconds(low)} to ${seconds(high)}`;
   const x = scale(Math.min(low, step) * 0.97, Math.max(high, step) * 1.03, 4, 236);
   return [
-    svg(
-      "svg",
-      {
-        viewBox: "0 0 240 16",
-        role: "img",
-        "aria-label": words,
-        style: "width:100%;max-width:340px;display:block",
-      },
+    scaleOf(
+      words,
       svg("path", { d: `M4 8H236`, stroke: "var(--line)" }),
       svg("path", { d: `M${x(low)} 8H${x(high)}M${x(low)} 3v10M${x(high)} 3v10`, stroke: "var(--ink)", "stroke-width": 2.5 }),
       svg("path", { d: `M${x(step)} 2l5 6-5 6-5-6z`, fill: "var(--accent)", stroke: "var(--paper)" }),
@@ -117,18 +104,16 @@ function interval(s) {
   ];
 }
 
+// A scale of 240 by 16 whose `words` are read aloud.
+const scaleOf = (words, ...shapes) =>
+  svg("svg", { viewBox: "0 0 240 16", role: "img", "aria-label": words, style: "width:100%;max-width:340px;display:block" }, shapes);
+
 function gauge(memory) {
   const share = memory.peak_bytes / memory.capacity_bytes,
     most = Math.max(share, 1) * 1.02,
     x = (value) => (236 * value) / most + 2;
-  return svg(
-    "svg",
-    {
-      viewBox: "0 0 240 14",
-      role: "img",
-      "aria-label": `${percent(share)} of the memory`,
-      style: "width:100%;max-width:340px;display:block",
-    },
+  return scaleOf(
+    `${percent(share)} of the memory`,
     svg("rect", { x: 2, y: 2, width: x(1) - 2, height: 10, fill: "none", stroke: "var(--dim)" }),
     svg("rect", { x: 2, y: 2, width: x(share) - 2, height: 10, fill: share > 1 ? "var(--bad)" : "var(--accent)" }),
     svg("path", { d: `M${x(1)} 0v14`, stroke: "var(--ink)", "stroke-width": 2.5 }),

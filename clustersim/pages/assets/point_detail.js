@@ -64,7 +64,7 @@ function partsOfStep(i) {
     at += width;
   }
   const rows = parts.map(([name, took]) => [
-    el("span", { class: "legend", style: "margin:0" }, el("span", {}, swatch(name), DATA.names[name])),
+    legend([[name, DATA.names[name]]]),
     seconds(took),
     percent(took / step),
   ]);

@@ -68,7 +68,7 @@ function childRow(child) {
     if (share === null) bar.removeAttribute("value");
     else bar.value = share;
     const row = now.result && live.results.find((one) => one.name === now.result);
-    const ended = now.state === "done" && row && row.step_time_s ? `done: a step takes ${seconds(row.expected_step_time_s ?? row.step_time_s)}` : ["stopped", "failed"].includes(now.state) && now.answer ? "stopped: the best so far" : WORDS[now.state];
+    const ended = now.state === "done" && row && row.step_time_s ? `done: a step takes ${seconds(expectedStep(row))}` : ["stopped", "failed"].includes(now.state) && now.answer ? "stopped: the best so far" : WORDS[now.state];
     const said = now.state === "running" && now.step ? now.step : ended;
     if (words.textContent !== said) words.textContent = said;
     took.textContent = now.took_s === null ? "" : `${active ? "" : "after "}${now.took_s.toFixed(1)} s`;

@@ -7,14 +7,14 @@ const plain = (value) =>
 const change = (value, first) => (value === first ? "" : `${value < first ? "−" : "+"}${seconds(Math.abs(value - first))}`);
 
 function stepTable(results) {
-  const first = results[0].step_time_s;
+  const first = expectedStep(results[0]);
   return table(
     ["", "result", "step time", "", "tokens/s", "MFU"],
     results.map((one, i) => [
       el("strong", {}, letter(i)),
       el("a", { href: resultAt(names[i]) }, named(names[i], 200)),
-      el("strong", {}, seconds(one.step_time_s)),
-      i && one.step_time_s !== first ? `${one.step_time_s < first ? "−" : "+"}${percent(Math.abs(one.step_time_s / first - 1))}` : "",
+      el("strong", {}, seconds(expectedStep(one))),
+      i && expectedStep(one) !== first ? `${expectedStep(one) < first ? "−" : "+"}${percent(Math.abs(expectedStep(one) / first - 1))}` : "",
       Math.round(one.tokens_per_s).toLocaleString("en"),
       percent(one.mfu),
     ]),
@@ -23,7 +23,7 @@ function stepTable(results) {
   );
 }
 function headlineOf(results) {
-  const [first, ...others] = results.map((one) => one.step_time_s);
+  const [first, ...others] = results.map(expectedStep);
   const best = others.reduce((at, value, i) => (value < others[at] ? i : at), 0);
   if (others.every((value) => value === first)) return "All steps take the same time";
   const [time, i] = [others[best], best + 1];
@@ -76,7 +76,7 @@ function bars(parts, steps) {
 function shownFacts(found) {
   const steps = found.results.map((one) => one.step_time_s);
   return [
-    head(el("h1", {}, headlineOf(found.results)), el("p", { class: "dim" }, "Simulated steps beside A, the first that was chosen.")),
+    head(el("h1", {}, headlineOf(found.results)), el("p", { class: "dim" }, "Steps beside A, the first that was chosen; where the seconds went is told of the simulated steps.")),
     stepTable(found.results),
     section("mean", "Where the seconds went, mean of ranks", bars(found.breakdown_s, steps), secondsOf(found.breakdown_s, steps)),
     section("differ", "What differs in the inputs", differences(found.differences)),

@@ -50,7 +50,7 @@ function resultsTable() {
       el("a", { href: resultAt(row.name) }, named(row.name, 200)),
       row.report ? el("a", { href: fileAt(row.name, REPORT), "aria-label": `${pageWords(row.command)} of ${named(row.name)}` }, pageWords(row.command)) : "",
       named(row.command),
-      of(row.expected_step_time_s ?? row.step_time_s, seconds),
+      of(expectedStep(row), seconds),
       of(row.tokens_per_s, (value) => Math.round(value).toLocaleString("en")),
       of(row.mfu, percent),
       of(row.gpus, (gpus) => `${gpus.toLocaleString("en")} × ${named(row.gpu, 30)}`),

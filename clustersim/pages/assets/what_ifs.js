@@ -54,7 +54,7 @@ function bottleneck(s) {
     {},
     el("strong", {}, "Bottleneck link: ", linkWords(first)),
     first.path_s ? ` sets the rate of ${percent(first.path_s / s.step_time_s)} of the critical path; ` : ": ",
-    `${how} the step takes ${seconds(first.step_time_s)} (${gain(first)})`,
+    `${how} the simulated step takes ${seconds(first.step_time_s)} (${gain(first)})`,
     others.map((one) => `; ${linkWords(one)}: ${gain(one)}`),
     ".",
   );
@@ -85,7 +85,7 @@ function whatIfs(s) {
     "div",
     { id: "what-ifs" },
     table(
-      ["what if (each is simulated)", "the step", "change", ""],
+      ["what if (each is simulated)", "simulated step", "change", ""],
       rows.map((one) => [
         [named(one.name, 200), one.free && one.gain_s > 0 ? el("strong", {}, " free") : one.usd ? `, ${(one.usd / 1e6).toFixed(1)} M USD` : "", el("br"), el(one.run ? "code" : "span", { class: "dim small" }, flagsOf(named(one.flags || one.note, 600)))].concat(
           one.flags && one.note ? [el("br"), el("span", { class: "dim small" }, named(one.note, 300))] : [],
