@@ -15,6 +15,7 @@ import output_cases
 import pytest
 
 from clustersim.cli import answer
+from clustersim.cli.sweep import best_lines
 from clustersim.config.yaml import parse
 from clustersim.parallel.load import build as build_workload
 from clustersim.report import terminal
@@ -234,6 +235,9 @@ def test_sentences_fit_the_terminal_and_what_is_copied_stays_whole(monkeypatch):
     first, *others = fitted([f"short\n{sentence}", flags, listed])[1:-2]
     assert max(map(len, [first, *others])) <= 50 and first.startswith("  word") and others[0].startswith("    word")
     assert " ".join([first, *others]).split() == sentence.split()
+    bare = "clustersim run topologies/of_a_long_name.yaml workloads/another.yaml"
+    commands = [bare, *best_lines(shlex.split(f"{bare} --tp 4 --pp 2"))]
+    assert fitted(commands) == commands and commands[2] == f"  {bare} \\"
     assert fitted([flags, listed, f"\x1b[1m{'x ' * 25}\x1b[0m"])[:3] == [flags, listed, f"\x1b[1m{'x ' * 25}\x1b[0m"]
 
 
