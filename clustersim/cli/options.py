@@ -203,7 +203,8 @@ class CommandOutput:
             check_output("--out", self.out, (".json",), inputs)
 
     def show(self, command: str, data: Callable[[], Mapping[str, Any]], lines: Callable[[], Iterable[str]]) -> None:
-        """Write and print the result of a command: its data to --out and with --json, its lines of text unless --quiet."""
+        """Write the JSON of a result to --out and print it with --json; print its lines of text unless --quiet or --json.
+        `data` (the fields of the JSON) and `lines` are called only if their result is needed."""
         if self.as_json or self.out:
             from clustersim.cli.answer import print_json
 

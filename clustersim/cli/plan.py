@@ -157,9 +157,12 @@ def _fields(result: Answer, command: PointCommand) -> dict[str, Any]:
 def _plan_fields(plan: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     """Return the JSON data of a plan. command: returns the command of a point, as words.
 
-    Keys: `nodes`, `spares`, `gpus`, `days`; `usd`, `usd_owned`, `kwh`, `co2_kg` of the run; `goodput`, `progress`, `mtti_s`,
-    `checkpoint_…`, `restart_s`, `slowest_replica`; `points`, `points_simulated`, `gap`; `step` (its row) and `run` (its
-    command).
+    Size and cost of the run: `nodes` (without `spares`), `spares`, `gpus` (with a rank), `days`, `usd` and `usd_owned` (None
+    without a price), `kwh`, `co2_kg`. Losses: `progress` (fraction of time not lost to checkpoints, restarts and repeated work),
+    `slowest_replica` (its step time over the mean), `goodput` (`progress` / `slowest_replica`), `mtti_s` (mean time between
+    interruptions), `checkpoint_interval_s`, `checkpoint_bytes`, `checkpoint_blocking_s` (how long each stops the step),
+    `restart_s`. Search: `points` considered, `points_simulated`, `gap` (largest fraction by which another plan may be better;
+    None if the search is complete). `step`: row of the simulated step. `run`: command that simulates it.
     """
     share, saved = plan.goodput, plan.goodput.checkpoint
     size = {"nodes": plan.nodes, "spares": share.spares, "gpus": plan.row["ranks"], "days": plan.days}

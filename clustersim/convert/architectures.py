@@ -119,7 +119,8 @@ def _mamba2(config: Config) -> Shapes:
 
 
 def _lfm2(config: Config, shapes: Shapes) -> Shapes:
-    """Return the shapes with short convolutions. The MLP is adjusted to two thirds, rounded up to a multiple (Lfm2MLP)."""
+    """Return the shapes with short convolutions and, without experts, with `ffn`: the width of the MLP. It is adjusted only with
+    `block_auto_adjust_ff_dim`: to two thirds of its value times a factor, rounded up to a multiple (Lfm2MLP)."""
     width = config.count("block_ff_dim", "intermediate_size")
     if config.flag("block_auto_adjust_ff_dim", default=False):
         several, times = config.count("block_multiple_of", default=256), config.get("block_ffn_dim_multiplier")
@@ -134,8 +135,7 @@ def _lfm2(config: Config, shapes: Shapes) -> Shapes:
 def _longcat(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with two blocks per layer, experts in addition to the second block's MLP, and no experts without weights.
 
-    Source: LongCat-Flash (arXiv 2509.01322), section 2: each layer has two halves of attention and a dense MLP, and a mixture of
-    which 256 of 768 experts return their input.
+    Source: LongCat-Flash (arXiv 2509.01322), sec. 2: layers have two attentions and dense MLPs; 256 of 768 experts are identity.
     """
     layers, zero = int(str(shapes["layers"])), config.index("zero_expert_num", default=0)
     config.choice("zero_expert_type", ("identity",), "identity")
@@ -266,8 +266,7 @@ def architecture(config: Config) -> Architecture:
 def _by_keys(config: Config, keys: Mapping[str, object], vision: tuple[str, ...]) -> Architecture:
     """Return a row for a decoder whose own code is unknown.
 
-    RMSNorm if the keys have its epsilon; a gate with RMSNorm or SiLU; rotary positions with RMSNorm or if a key names them; an
-    MLP of four times the width if no key has one.
+    RMSNorm if a key is its epsilon; gate with RMSNorm or SiLU; rotary positions with RMSNorm or if named; MLP of 4·h by default.
     """
     rms = keys.get("rms_norm_eps") is not None
     acts = [keys.get(name) for name in ("hidden_act", "activation_function", "hidden_activation")]

@@ -36,7 +36,8 @@ def find(key: str) -> Alias | None:
 
 
 def refused(key: str, value: object) -> str | None:
-    """Return the remedy for an argument that no workload key expresses; None if one does, or if `value` turns it off."""
+    """Return the remedy for an argument that is refused, as no workload key expresses it. key: its name with underscores.
+    None for all others, also unknown ones and those of NOT_MODELLED, and if `value` (None, False or 0) turns it off."""
     remedy = REMEDIES.get(key)
     return None if remedy is None or value in (None, False, 0) else remedy
 

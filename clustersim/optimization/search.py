@@ -338,9 +338,9 @@ class _CandidateSearch:
             bounds.learn([tile.rows.layers for tile in fresh if tile.rows.layers and self.estimator(tile) is bounds])
 
     def any_order(self, tile: _Tile, hidden: Hidden) -> tuple[list[tuple[SizedSplit, Order]], Floats, Mask]:
-        """Return the sizes of a tile with one order, bounds of their steps in any order, and whether they may fit into memory.
+        """Return the sizes of a tile with one order each, and per size: least seconds of a step in any order, whether it may fit.
 
-        hidden: as in `Estimator.seconds`. Raises InputError if all are illegal.
+        hidden: groups whose collectives the lower bound leaves out. Raises InputError if all sizes are illegal.
         """
         rows = tile.rows
         each = [(sized, sized.orders[rows.experts].rows[0]) for sized in rows.splits if rows.experts in sized.orders]
@@ -364,8 +364,7 @@ class _CandidateSearch:
             return None
 
     def _bound(self, tile: _Tile) -> None:
-        """Bound the rows of a tile, or only those it names; push those tiles too that are derived from a whole one. Raises
-        InputError if all rows are illegal."""
+        """Bound a tile's rows, or those it names; push tiles derived from a whole one. Raises InputError if all are illegal."""
         estimator, whole = self.estimator(tile), not tile.each
         layers = tile.rows.layers or estimator.tile(tile.rows.job)  # raises the error of an illegal tile
         tile.each = tile.each or tile.rows.rows
@@ -464,10 +463,7 @@ class _CandidateSearch:
         return item.value[0] * math.prod(ratios), item.number
 
     def _ratio(self, tile: _Tile, refined: bool) -> float:
-        """Return the mean ratio of a step to its refined bound (`refined`), or of refined to first bound, for the tile's kind.
-
-        It is that of all kinds if the kind has none, and 1 without any.
-        """
+        """Return the mean step / refined bound (`refined`) or refined / first bound: the tile kind's, else that of all; or 1."""
         total, count = self.ratios.get((refined, tile.kind)) or self.ratios.get((refined, ()), (1.0, 1))
         return total / count
 
@@ -589,7 +585,11 @@ class _CandidateSearch:
         return max(0.0, 1 - least / best[0].value[0]) if best else None
 
     def _try(self, item: _Item) -> None:
-        """Simulate a row, and bound the same order with less overlap, which needs as much memory."""
+        """Add the result of a row to the answers, and bound the same order with less overlap, which needs as much memory.
+
+        A row that does not fit is counted, and the call ends. A row whose bound is worse than another point of its split is
+        skipped. The result of an equal step is reused; otherwise the row is simulated, and counted if that fails.
+        """
         tile, row = item.tile, item.row
         split, order = tile.each[tile.order[row]]
         place, point = tile.point(row)
@@ -615,10 +615,7 @@ class _CandidateSearch:
         return row
 
     def _add(self, item: _Item, place: PlaceInSpace, point: Point, result: Row) -> None:
-        """Record the result of simulating `point`, also among the best answers if its value is finite.
-
-        A refined `item` adds its ratio to the bound. place: position of the point in the space.
-        """
+        """Record the step of `point` (`place`: in the space), as an answer if finite, and its ratio to a refined bound."""
         self.simulated += 1
         split, _ = item.tile.each[item.tile.order[item.row]]
         load = Load(float(result["global_batch"] * result["seq"]), float(split.gpus), float(split.dp))

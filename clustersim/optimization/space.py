@@ -369,7 +369,8 @@ class CandidateSpace:
         return sized
 
     def _orders_of(self, point: Point, job: Job, dp: int, batch: int, gpus: int) -> Mapping[str, Orders]:
-        """Return {overlap of expert exchanges: orders} of a split. batch: microbatches per replica. gpus: those it may use."""
+        """Return {overlap of expert exchanges: its legal orders} of a split; {} if none is legal. point: keys of the split. dp:
+        number of replicas, instead of the job's. batch: microbatches per replica. gpus: number of GPUs that it may use."""
         degrees = job.parallelism
         spare = gpus >= 2 * degrees.lanes or degrees.cp > 1
         fixed = tuple((key, str(point[key])) for key in (*ORDERS, *TRAFFIC_KEYS, FRAMEWORK) if key in point)

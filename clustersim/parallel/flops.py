@@ -145,8 +145,8 @@ def _modules_flop(kind: Model, names: Collection[str]) -> float:
 
 
 def linear_flop(job: Job) -> float:
-    """Return the forward FLOP of all linears in all blocks, except adapters; those of an encoder and of further predictions
-    count."""
+    """Return the forward FLOP of the linears of all blocks in one step of the whole job, with `topk` routed experts per token.
+    Scans, an encoder, cross-attention and further predictions are included; the output head and adapters are not."""
     block_weights = sum(count * parameters.block_products(kind) for kind, count in layer_kinds(job.model))
     decoder_flop = 2.0 * tokens(job) * (block_weights + job.model.mtp_layers * 2 * job.model.hidden**2)
     return decoder_flop + encoder_linear_flop(job)

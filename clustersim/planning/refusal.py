@@ -35,7 +35,8 @@ class _Other(NamedTuple):
 
 
 def why_none(planner: Planner, request: PlanRequest, tried: Sequence[Sequence[Point]]) -> str:
-    """Return one sentence: the requests that have plans on a kind of cluster. tried: its lists, once per batch; none has one."""
+    """Return why a kind of cluster has no plan, in one sentence: changed requests that have one, an unknown price, or memory.
+    tried: lists of points that were searched without success, one point per batch size."""
     kinds = [*chain(*tried)]
     clusters, most = planner.clusters(kinds[0]), int(str(kinds[-1][BATCH]))
     gpu = clusters.simulator.cluster.gpu.name

@@ -89,9 +89,8 @@ Interval = tuple[float, float]
 def shared_links(shared: Shared, a: int, b: int) -> dict[str, Any]:
     """Return `jobs` (names of jobs `a` and `b`), `links` (number that they share), and `tiers`, the highest utilization first.
 
-    A tier is {`tier`: name, `links`: number shared, and `_link_load` of the busiest}. Its `both` is the share of the time in
-    which both jobs have a transfer in progress there, latency included; None without a common period. Jobs that use a link at
-    different times do not slow each other down, however busy it is.
+    A tier is {`tier`: name, `links`: number shared, and `_link_load` of the busiest}. Jobs that use a link at different times
+    (`both` is 0) do not slow each other down, however busy it is.
     """
     both = (shared.rates[a] > 0) & (shared.rates[b] > 0)
     use = np.where(both, shared.rates.sum(axis=0) / shared.cluster.capacity, -1.0)
@@ -105,7 +104,11 @@ def shared_links(shared: Shared, a: int, b: int) -> dict[str, Any]:
 
 
 def _link_load(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
-    """Return `busiest` (name), `capacity_bytes_per_s`, `utilization`, `both`, {job: number} `bytes_per_s`, and `share` of all."""
+    """Return the load of a link: `busiest` (its name), `capacity_bytes_per_s`, and `bytes_per_s`, {job with traffic: mean rate}.
+
+    `share`: {job: fraction of the link's traffic}. `utilization`: rate of all jobs over the capacity. `both`: fraction of the
+    common period in which jobs `a` and `b` (indices) both have a transfer on the link, latency included; None without a period.
+    """
     rates = {t.name: float(rate) for t, rate in zip(shared.jobs, shared.rates[:, link], strict=True) if rate}
     total = math.fsum(rates.values())
     return {

@@ -123,7 +123,10 @@ class StepTrace:
     """Share of a short burst's clock that power leaves to GEMMs; if 1, no power state is drawn."""
 
     def events(self, progress: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-        """Yield the events of one rank at a time as text. Ranks of a cell differ only in their number."""
+        """Yield JSON events as text: metadata, events of each drawn rank, arrows, link loads. progress: receives phases in words.
+
+        An item is one event or several joined by SEPARATOR; an empty rank yields none. Ranks of a cell differ only in number.
+        """
         yield from self._metadata(self.drawn)
         text_of, percent = lru_cache(_KEPT)(self._text_of), -(-len(self.drawn) // 100)
         for place, rank in enumerate(self.drawn):

@@ -74,9 +74,9 @@ def largest_share(unlikely: bool) -> float:
 
 
 def warnings(job: Job, need: float, have: float) -> list[str]:
-    """Return warnings about a doubtful or needlessly bad answer, each with its remedy.
+    """Return warnings with their remedies, or []: the job is unlikely to fit; an interleaved pipeline does not overlap its sends.
 
-    `need` is the highest peak memory of a rank and `have` the memory of its GPU, in bytes.
+    A job that cannot fit gets no memory warning. need, have: highest peak of a rank and memory of its GPU, in bytes.
     """
     split, sentences = job.parallelism, []
     if verdict(need, have) == "unlikely":

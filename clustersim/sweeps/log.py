@@ -119,8 +119,9 @@ def kept(
 ) -> Iterator[tuple[Path, Path]]:
     """Yield (real path, path as written) of the folder `target`; `empty` fills it if it is new or replaced.
 
-    Other processes cannot write it meanwhile. Raises InputError if it cannot be written, has other content (`force` replaces
-    another result), or is being written by another process. A disk that is full before the first line leaves no folder.
+    Other processes cannot write it meanwhile. If `target` has another result, the folder is the next free one, as `target-2`,
+    or with `force` replaces that result. Raises InputError if it cannot be written, has files that are not of a result, or is
+    being written by another process, and DiskFullError. A disk that is full before the first line leaves no folder.
     """
     real, created = target.resolve(), False
     if store.question_digest(real) != question.question:

@@ -46,7 +46,7 @@ def evaluate(
 
     status: ok, refused (the source is incomplete or needs what is not supported) or failed; a crashed run that cannot fit is ok,
     with `fits` False. simulated_s, predicted_s: simulated and expected seconds of the step, None without a forecast. error:
-    predicted / measured - 1. low_s, high_s: interval of `clustersim run`. Expected time and interval are based on all publishers
+    predicted_s / measured - 1. low_s, high_s: its 80 % interval. Expected time and interval are based on all publishers
     except the group of `view.without`. reason, reason_kind: cause of a missing forecast. assumed: values that the source leaves
     open, in words. memory_gib: peak memory of the GPU that needs most; allocated_gib: the same without CUDA and NCCL, as
     torch.cuda.max_memory_allocated counts. launching: share of the step that launching its kernels takes, at 12 us each.
@@ -81,7 +81,14 @@ def kind(row: Outcome) -> Kind:
 
 
 def _forecast_fields(run: Run, view: Knowledge, result: StepResult) -> Outcome:
-    """Return the fields of an outcome that its simulation determines: split, times, interval, error, memory, breakdown."""
+    """Return the fields of an outcome that its simulation determines.
+
+    Step: `num_gpus`, `tp`, `pp`, `vpp`, `cp`, `dp`, `precision`, `seq`, `global_batch`, `micro_batch`, `experts`. Its `Kind`:
+    `launching`, `architecture`, `framework_family`, `trainer`, `year`. Time: `simulated_s`, `predicted_s` (expected), `error`
+    (predicted_s / measured - 1; None without a measured time), `low_s`, `high_s` (both None without an interval), `interval`
+    (its basis in words), `without` (publishers left out), `breakdown_s` ({part: seconds}). Memory of the GPU that needs most:
+    `memory_gib`, `allocated_gib` (without CUDA and NCCL), `fits` (likely).
+    """
     summary, job, framework = result.summary, result.work.job, framework_of(run, view)
     step, memory = summary["step_time_s"], summary["memory"]
     facts: Outcome = {

@@ -49,7 +49,9 @@ class ValidationLog:
 def opened(target: Path, question: Manifest, force: bool = False) -> Iterator[ValidationLog]:
     """Yield the log of the folder `target`, with the outcomes of an earlier validation of the same question.
 
-    force: start a complete validation again. Raises InputError if `target` has another result, OSError if it is not writable.
+    If `target` has another result, the log is in the next free folder, such as `target-2`, or with `force` replaces that result.
+    `force` also starts a complete validation again. Raises InputError if the folder cannot be written, has files that are not of
+    a result, or is in use; DiskFullError if no space is left.
     """
 
     def empty(place: Path) -> None:

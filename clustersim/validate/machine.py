@@ -131,9 +131,9 @@ class MeasuredRun:
         return measurements
 
     def collectives(self, path: Path) -> list[Measurement]:
-        """Return up to two measurements from a log of nccl-tests: mean seconds of its large sizes, and of its small sizes.
+        """Return measurements from a log of nccl-tests: geometric mean seconds of sizes from 64 MiB, and of those up to 64 KiB.
 
-        Raises InputError if it is not such a log, has none of these sizes, or has several nodes and the step has one.
+        Raises InputError if it is not such a log, has none of these sizes, or has several nodes and the steps have one.
         """
         lines = nccl_tests_log.lines_of(read_text(path, "what nccl-tests printed"))
         if not any(map(nccl_tests_log.head, lines)):

@@ -141,9 +141,9 @@ def tied(run: Run, model_family: ModelFamily) -> tuple[bool, str]:
 
 
 def parameters(run: Run, gated: bool, tie: bool) -> float:
-    """Return the number of parameters of a run's model with all experts, without norms and biases. Missing values count as 0.
+    """Return the number of a model's parameters with all experts, without norms or biases. tie: embedding and head share weights.
 
-    gated: the MLP has three matrices instead of two. tie: embedding and head share weights.
+    gated: MLPs have 3 matrices, not 2. Missing values count as 0, but MLP width as 4·hidden, kv heads as heads, experts as 1.
     """
     hidden, heads = run.hidden or 0, run.heads or 1
     kv = run.kv_heads if isinstance(run.kv_heads, int) else heads

@@ -42,7 +42,7 @@ _ONLY = re.compile(r"^s? on (blackwell|hopper|ampere)")
 
 
 def words(run: Run) -> str:
-    """Return the words of a run's row in lower case, joined by `; `."""
+    """Return a run's framework, original overlap, recompute and precision, precision, and comment: lower case, joined by `; `."""
     parts = (
         *(run.framework, run.original_overlap, run.original_recompute),
         *(run.original_precision, run.precision, run.comment),
