@@ -73,7 +73,7 @@ class WhatIf(NamedTuple):
 
 
 def what_ifs(document: Document, job: Job) -> list[WhatIf]:
-    """Return the changes of a placed job and of the cluster of a document that its framework can run, and impossible ones."""
+    """Return changes of a placed job and of its cluster that its framework can run; an impossible one has a `reason`."""
     spec, specs = described(document)
     types, offered = _types(spec, specs), offers(job.training.framework)
     choices = (changes for key in CHOICES for changes in _choices(job, key))
@@ -98,7 +98,7 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
 
 
 def smaller(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
-    """Return a job's changes that need less memory, by kind, the mildest first. nodes: number of nodes if it may grow, else 0."""
+    """Return lists of a job's changes that need less memory, one per kind, mildest first. nodes: number, 0 if it is fixed."""
     training, split = job.training, job.parallelism
     recompute = _choices(job, RECOMPUTE, tighter=True)
     if recompute:  # some layers before all of them

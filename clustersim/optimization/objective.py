@@ -76,7 +76,7 @@ def priced(name: str, *clusters: SweepCluster) -> None:
 
 
 def _per_token(name: str, cluster: SweepCluster, load: Load, step: Floats) -> Floats:
-    """Return the seconds, USD or J per token (by `name`) of steps of `step` seconds."""
+    """Return the seconds, USD or J per token (by `name`) of steps of `step` seconds. Raises InputError for an unknown price."""
     priced(name, cluster)
     rates = {"soonest": 1.0, "rent": cluster.rates.rent, "owned": cluster.rates.owned, "energy": cluster.rates.power}
     return (rates[name] or 0.0) * step / load.tokens

@@ -181,7 +181,7 @@ class Planner:
     """Time limit and Ctrl-C, which end searches early with the best plan so far."""
 
     def first(self, request: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
-        """Return the plan of the first list in `kinds` with one, as by `plan`. Later ones are tried if all together have one."""
+        """Return the plan of the first list in `kinds` with one, or None. Later lists are tried if all together have one."""
         if plan := self.plan(request, *kinds[0]):
             return plan
         later = kinds[1:] if len(kinds) > 1 and self.plan(request, *chain(*kinds)) else ()
@@ -310,7 +310,7 @@ class Planner:
             nodes = -(-row["ranks"] // gpus)
 
     def _level(self, state: _PlanSearch) -> float:
-        """Return the expected over the simulated seconds of a step on few GPUs of a kind of cluster; 1 if none fits."""
+        """Return expected / simulated seconds of a step that takes little GPU time per token on the kind; 1 if none fits."""
         if (key := _name(state.kind)) not in self.levels:
             shortest = np.argsort(state.space.sizes.ranks, kind="stable")
             wanted = Objective("GPU time", lambda _, load, step: load.gpus * step / load.tokens)
@@ -337,7 +337,7 @@ class Planner:
     def _amounts(
         self, request: PlanRequest, kind: Point, cluster: SweepCluster, load: Load, seconds: Floats
     ) -> dict[str, Floats]:
-        """Return {quantity of MINIMIZED or `nodes`: amount (plans,)} of plans with steps of `seconds`; nan for unknown prices."""
+        """Return {`days`, `usd`, `usd_owned`, `kwh`, `nodes`, `gpus`: (plans,)} for steps of `seconds`; nan: unknown price."""
         topology = cluster.simulator.cluster
         size = topology.gpus / topology.nodes
         gpus, replicas = np.atleast_1d(load.gpus), np.atleast_1d(load.replicas)
@@ -357,7 +357,7 @@ class Planner:
         return {"days": days, **money, "nodes": nodes, "gpus": nodes * size}
 
     def rates(self, kind: Point, nodes: int) -> Rates:
-        """Return the cost per second of a number of nodes with their network; infinite if no such cluster can be built."""
+        """Return USD and J per second of `nodes` nodes with their network; infinite if no such cluster can be built."""
         key = _name(kind), nodes
         if key not in self.bills:
             self.bills[key] = Rates(math.inf, math.inf, math.inf, 0.0, 0.0, None)

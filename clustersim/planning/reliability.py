@@ -176,7 +176,7 @@ def enough_storage(how: Reliability, at: Callable[[float], Goodput]) -> float:
 def interval(blocking: float, mtti: float) -> float:
     """Return the seconds of work between checkpoints that minimize the time of a run: M (1 + W(-e^(-C/M - 1))).
 
-    Their share y of M solves y = 1 - e^(-y - C/M), by Newton's method from above.
+    M is `mtti` and C `blocking`, in s. The share y of M solves y = 1 - e^(-y - C/M), by Newton's method from above.
     """
     lost = blocking / mtti
     share = min(1.0, math.sqrt(2 * lost))
@@ -186,7 +186,7 @@ def interval(blocking: float, mtti: float) -> float:
 
 
 def progress(mtti: float, blocking: float, restart: float, work: float) -> float:
-    """Return the share of time that is progress (0 to 1) with `work` seconds between checkpoints: T / E. Arguments in seconds."""
+    """Return the share of time (0 to 1) that is progress with `work` seconds between checkpoints: T / E. Arguments in seconds."""
     if (work + blocking + restart) / mtti > 600:
         return 0.0
     return work / (mtti * math.exp(restart / mtti) * math.expm1((work + blocking) / mtti))

@@ -29,7 +29,7 @@ def play(
     """Simulate a run of `work` s of progress, with exponential times (mean `mtti` s) to the next failure, whatever the run does.
 
     Times in seconds. blocking: a checkpoint. restart: after a failure. interval: work between checkpoints. repair: until a
-    failed node is a spare again. spares: number of nodes beyond those needed.
+    failed node is a spare again. spares: number of nodes beyond those needed. seed: seed of the random times.
     """
     env, random = simpy.Environment(), np.random.default_rng(seed)
     free = simpy.Container(env, init=spares) if spares else simpy.Container(env)

@@ -165,14 +165,14 @@ def learn(case: SweepInputs, points: Iterable[Point]) -> None:
 
 
 def named(point: Point) -> Row:
-    """Return {column: value} of the overrides of a point."""
+    """Return {column: value} of the overrides of a point; the column is the key if it has no short name."""
     return {COLUMNS.get(key, key): value for key, value in point.items()}
 
 
 def evaluate(case: SweepInputs, point: Point, keep: bool = True) -> Row:
     """Simulate one point. `status`: ok, illegal, does not fit or failed (`reason`: why); ok rows have `flat`, costs, warnings.
 
-    keep: as in `Simulator.outline`.
+    keep: whether to cache its compiled plan, of some megabytes, for points that differ only in kernel seconds.
     """
     row = named(point)
     try:
@@ -210,7 +210,7 @@ def _simulated(case: SweepInputs, simulator: Simulator, job: Job, keep: bool) ->
 
 
 def flat(summary: dict[str, Any]) -> Row:
-    """Return {column: figure} of a summary, for a table of points: split, speed, `PART_s`, memory and numbers of ranks."""
+    """Return {column: figure} of a summary: degrees but `expert_tp`, known speeds, `PART_s` in s, memory, numbers of ranks."""
     split = {k: v for k, v in summary["parallelism"].items() if k != "expert_tp"}
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}

@@ -41,7 +41,7 @@ FRONT = {
 def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list[Row]:
     """Return the rows with a result, the best first by each column of `sort` in turn; ties keep their order.
 
-    Columns are named in full or as in FRONT, reversed by a leading minus: `-step_time_s`. Raises InputError for an unknown one.
+    sort: columns or names in FRONT, `-` reverses: `-step_time_s`. Rows without a number are last. Raises InputError if unknown.
     """
     ordered = [row for row in rows if row["status"] == "ok"]
     for key in reversed(sort):

@@ -64,7 +64,7 @@ def evaluate(
 
 
 def _run_fields(run: Run) -> Outcome:
-    """Return the fields of an outcome that are columns of its run."""
+    """Return the fields of an outcome that are columns of its run: `_SHOWN` and `_MEASURED`; None or "" for blank columns."""
     measured = (run.publisher, run.sec_per_iter, run.ran, run.memory_gb, dict(run.peers))
     return {name: getattr(run, name) for name in _SHOWN} | dict(zip(_MEASURED, measured, strict=True))
 

@@ -66,7 +66,7 @@ def opened(target: Path, question: Manifest, force: bool = False) -> Iterator[Va
 
 
 def frame(outcomes: Sequence[Outcome]) -> pl.DataFrame:
-    """Return outcomes as a polars table, with a column `PART_s` for each part of the step and `peer_TOOL_s` for each tool."""
+    """Return a polars table of outcomes with columns `PART_s` for each part and `peer_TOOL_s` for each tool, null if missing."""
     import polars as pl  # `clustersim calibrate` comes here without a table to write
 
     parts = dict.fromkeys(name for outcome in outcomes for name in outcome["breakdown_s"])

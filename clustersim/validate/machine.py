@@ -62,7 +62,7 @@ class MeasuredRun:
     """A row of a table of measured steps, ready for simulation."""
 
     def __init__(self, run: Run, view: Knowledge = EVERYTHING) -> None:
-        """Build cluster and job of a row. view: knowledge of the forecast. Raises Refusal or InputError for a bad row."""
+        """Build cluster and job of a row. view: knowledge of the forecast. Raises Refusal or InputError if bad or untimed."""
         if run.sec_per_iter is None or not run.ran:
             raise Refusal("no time", f"{run.id} has no sec_per_iter; write the measured seconds of its step")
         self.run, self.seconds = run, run.sec_per_iter
@@ -101,7 +101,7 @@ class MeasuredRun:
         return self.known[name] * self.level * prod(levels)
 
     def kernels(self, path: Path, trace: MeasuredStep) -> list[Measurement]:
-        """Return a measurement in seconds for each of CLASSES in a trace of this step. path: its file, for messages.
+        """Return a measurement in seconds for each of CLASSES in a trace and the step's forecast. path: file, for messages.
 
         Raises InputError if the trace has no GPU kernels, or none of a class that the step has.
         """

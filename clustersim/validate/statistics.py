@@ -54,7 +54,7 @@ def compared(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return `runs` (number), `mean_error`, `median_error`, `p90_error`, `bias`, `with_interval`, `inside`; {"runs": 0} for none.
 
-    Errors are |predicted / measured - 1|; bias is their mean with sign. inside: share of the `with_interval` runs whose
+    Errors are |predicted_s / measured_s - 1|; bias is their mean with sign. inside: share of the `with_interval` runs whose
     measured time is in the interval; None without any.
     """
     rows = compared(outcomes)
