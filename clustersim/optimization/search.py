@@ -383,7 +383,7 @@ class _CandidateSearch:
             self._follow(tile, layers)
 
     def _seconds(self, tile: _Tile, layers: EstimatedTile, hidden: Hidden = ()) -> Floats:
-        """Return the lower bounds of a tile's rows, computed once. hidden: as in `Estimator.seconds`."""
+        """Return lower bounds in s of a tile's rows, computed once. hidden: groups whose collectives are left out."""
         known = tile.rows.seconds
         if hidden not in known:
             known[hidden] = self.estimator(tile).seconds(layers, columns(tile.rows.rows), hidden)
@@ -421,7 +421,7 @@ class _CandidateSearch:
         return item.value <= self.answers.worst and item.value[0] < math.inf
 
     def _refine(self, item: _Item) -> list[_Item | None]:
-        """Bound a row and those after it in the order of their schedules. Return the items that may still win."""
+        """Bound a row and some after it in the order of their schedules. Return the items that may still win; None is the end."""
         tile, row, worst, rows = item.tile, item.row, self.answers.worst, list[int]()
         while row < len(tile.order) and len(rows) < TOGETHER and tile.value(row) <= worst:
             split, order = tile.each[tile.order[row]]
@@ -500,7 +500,7 @@ class _CandidateSearch:
         return (*(TENSOR if tensor else ()), *(EXPERTS if other.experts != first.experts else ()))
 
     def _hidden(self, tile: _Tile, layers: EstimatedTile, hidden: Hidden, share: float = 1.0) -> ObjectiveValue:
-        """Return the lower bound of a tile at a share of its seconds. hidden: groups whose collectives are left out."""
+        """Return the least (value, seconds per token) of a tile at a share of its seconds. hidden: as in `_seconds`."""
         seconds = share * self._seconds(tile, layers, hidden)
         values = np.maximum(self._values(tile, tile.each, seconds), tile.least)
         first, second = values.min(axis=0).tolist()
@@ -513,7 +513,7 @@ class _CandidateSearch:
         return bool(_fits(tile, least).any())
 
     def _faster(self, tile: _Tile, hidden: Hidden) -> float:
-        """Return the smallest share of a token's time that larger microbatches can reach. hidden: as in `Estimator.seconds`."""
+        """Return the smallest share of a token's time that larger microbatches can reach. hidden: groups left out."""
         estimator, job = self.estimator(tile), tile.rows.job
         if tile.family.fastest is None:
             size = min(max(tile.family.tiles), LARGEST * job.training.micro_batch)

@@ -89,11 +89,11 @@ def run(
     """Simulate every point on `workers` processes, or on a Ray cluster.
 
     out: folder of the result, by default one below `results` named after the inputs and `fixed`, the overrides that all points
-    share; its log gets every row immediately. Existing rows with the same inputs and `fixed` are reused. Only `force` replaces
-    another result. engine: engine of the steps. costs: prices, power and carbon. command: command line of a single point, for the
-    table. shard: part of the points to simulate. merge: folders of shards, or of other sweeps with the same inputs, whose rows
-    are included. ray: address of a Ray cluster to use. Raises InputError for an error before any point is simulated,
-    InterruptedSweepError on Ctrl-C and ClustersimError if a worker dies.
+    share; its log gets every row immediately. Existing rows with the same inputs and `fixed` are reused. Another result there is
+    replaced with `force`, else kept: the next free folder is used. engine: engine of the steps. costs: prices, power and carbon.
+    command: command line of a single point, for the table. shard: part of the points to simulate. merge: folders of shards, or of
+    other sweeps with the same inputs, whose rows are included. ray: address of a Ray cluster to use. Raises InputError for an
+    error before any point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError if a worker dies.
     """
     topology, workload = find("topologies", topology), find("workloads", workload)
     if ray is not None:

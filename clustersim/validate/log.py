@@ -36,7 +36,7 @@ class ValidationLog:
             file.write(json.dumps({"ablation": change, "run": outcome}) + "\n")
 
     def finish(self, outcomes: Sequence[Outcome], page: str) -> None:
-        """Write runs.parquet and report.html, and mark the validation as complete. Raises InputError if that fails."""
+        """Write runs.parquet and report.html, and mark the validation as complete. Raises InputError or DiskFullError."""
         try:
             store.write_table(self.folder / "runs.parquet", frame(outcomes))
             write(self.folder / "report.html", page.encode())
