@@ -499,6 +499,8 @@ def training_fits(job: Job) -> Iterator[Finding]:
     for key, count in (("bf16_first_layers", t.bf16_first_layers), ("bf16_last_layers", t.bf16_last_layers)):
         if count > m.layers:
             yield f"training.{key}", f"{count} is more than the {m.layers} of model.layers; write at most {m.layers}"
+    if t.attention == "cudnn_fp8" and not format_of(t.precision, t.fp8_scaling):  # Transformer Engine's fp8_dpa
+        yield "training.attention", f"cudnn_fp8 needs precision fp8 or narrower, not {t.precision}; write it, or cudnn"
     if t.precision in ("fp32", "tf32") and t.gradients != "fp32":
         yield "training.gradients", f"{t.gradients} is narrower than {t.precision} weights; write fp32"
     if t.precision in ("fp16", "bf16") and t.gradients not in ("fp32", t.precision):

@@ -255,9 +255,7 @@ def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, sour
     for part in target[:-1]:
         inner = parent.setdefault(str(part), {})
         if not isinstance(inner, dict):
-            raise document.error(
-                source, f"{'.'.join(map(str, target))} cannot be set, {part} is a single value; remove it"
-            )
+            raise document.error(source, f"{'.'.join(map(str, target))} cannot be set, {part} is one value; remove it")
         parent = inner
     last = str(target[-1])
     if isinstance(parent.get(last), dict) and isinstance(value, dict):

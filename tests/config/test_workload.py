@@ -72,6 +72,9 @@ BROKEN = {
     "pp: 2 => pp: 2\n  vpp: 2\n  schedule: 1f1b": (
         "15:8: parallelism.vpp: 2 chunks need an interleaved schedule, not 1f1b; use vpp 1"
     ),
+    "seq: 128 => seq: 128\n  attention: cudnn_fp8": (
+        "12:14: training.attention: cudnn_fp8 needs precision fp8 or narrower, not bf16; write it, or cudnn"
+    ),
     "seq: 128 => seq: 256": "11:8: training.seq: 256 is longer than model.max_positions 128; shorten it or raise that",
     "micro_batch: 2 => micro_batch: 3": (
         "10:16: training.micro_batch: 3 does not divide global_batch 16; use 1, 2, 4, 8, 16"
