@@ -224,9 +224,8 @@ class Preparation:
         loaded = self.schedule(job, job.microbatches)
 
         def write() -> Written:
-            parts = self.parts(
-                job
-            )  # one object for all jobs that differ at most in dp, global batch and order of passes
+            # one object for all jobs that differ at most in dp, global batch and order of passes
+            parts = self.parts(job)
             question = id(parts[0]), job.dp
             passes = self._jobs["passes"].once(question, lambda: [WrittenPasses(part) for part in parts])
             lanes = zip(*(scripts(job, of_position, loaded) for of_position in passes), strict=True)

@@ -33,8 +33,8 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 7_529,
-    "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_258,
+    "engine": 7_533,
+    "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_254,
     "topology": 5_170,
     "collectives": 4_541,
     "cli": 3_667,
