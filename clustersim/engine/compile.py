@@ -328,7 +328,7 @@ class Activities:
     def indices(
         self, content: Hashable, rows: Sequence[EquivalentCells], make: Callable[[EquivalentCells], Activity]
     ) -> list[int]:
-        """Return the index of the activity of each of `rows`; `make` makes new ones. content: key of them without groups."""
+        """Return the index of each row's activity, which `make` makes the first time. content: all but the rows' groups."""
         known = self.numbers.setdefault(content, {})
         for row in rows:
             if row not in known:

@@ -364,7 +364,7 @@ class _CandidateSearch:
             return None
 
     def _bound(self, tile: _Tile) -> None:
-        """Bound a tile's rows, or those it names; push tiles derived from a whole one. Raises InputError if all are illegal."""
+        """Bound and push the rows in `tile.each`, or all rows and `_follow` the tile. Raises InputError if all are illegal."""
         estimator, whole = self.estimator(tile), not tile.each
         layers = tile.rows.layers or estimator.tile(tile.rows.job)  # raises the error of an illegal tile
         tile.each = tile.each or tile.rows.rows

@@ -50,7 +50,7 @@ _PLACES = {key: place for place, key in enumerate([*list(COLUMNS)[len(NAMES) :],
 
 
 def legal(case: SweepInputs, sweep: SweepSpace) -> list[Point]:
-    """Return points of a sweep with legal values of `auto` keys, and of `without`. Raises InputError for none or too many."""
+    """Return the points for all legal values of `auto` keys, plus those of `without`. Raises InputError for none or too many."""
     if not sweep.auto:
         return sweep.space()
     check_values(case, sweep)
