@@ -24,11 +24,12 @@ def terminal_width() -> float:
 def fitted(lines: Iterable[str]) -> list[str]:
     """Return lines of output in parts that fit the terminal, from the second part on indented by two more.
 
-    Lines of a command stay whole, because readers copy them.
+    Lines of a command stay whole, because readers copy them, and so do rows, whose columns stand two or more blanks apart.
     """
     width, parts = max(terminal_width(), NARROWEST), list[str]()
     for line in "\n".join(lines).split("\n"):
-        if len(_STYLE.sub("", line)) > width and not any(mark in line for mark in (" --", "clustersim ", " \\")):
+        whole = any(mark in line.strip() for mark in (" --", "clustersim ", " \\", "  "))
+        if len(_STYLE.sub("", line)) > width and not whole:
             under = " " * (len(line) - len(line.lstrip()) + 2)
             parts += wrap(line, int(width), subsequent_indent=under, break_on_hyphens=False, break_long_words=False)
         else:

@@ -159,8 +159,7 @@ def _settings(summary: dict[str, Any]) -> list[str]:
 def _rows(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return (name, value) pairs, at least one, as lines. Values are in a second column, where long ones continue below."""
     width = max(len(name) for name, _ in pairs)
-    under = " " * (width + 2)
-    return [line for name, value in pairs for line in wrapped(f"{name:<{width}}  {value}", "  ", under)]
+    return [line for name, value in pairs for line in wrapped(f"{name:<{width}}  {value}", "  ", " " * (width + 2))]
 
 
 def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:

@@ -238,6 +238,8 @@ def test_sentences_fit_the_terminal_and_what_is_copied_stays_whole(monkeypatch):
     bare = "clustersim run topologies/of_a_long_name.yaml workloads/another.yaml"
     commands = [bare, *best_lines(shlex.split(f"{bare} --tp 4 --pp 2"))]
     assert fitted(commands) == commands and commands[2] == f"  {bare} \\"
+    row = "      1048576        262144     float     sum      -1    24.31"
+    assert fitted([row]) == [row]
     assert fitted([flags, listed, f"\x1b[1m{'x ' * 25}\x1b[0m"])[:3] == [flags, listed, f"\x1b[1m{'x ' * 25}\x1b[0m"]
 
 
