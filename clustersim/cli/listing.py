@@ -109,4 +109,4 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     head = [heads.get(key, key.replace("_", " ")) for key in rows[0]]
     sides = "".join("<" if isinstance(value, str) else ">" for value in rows[0].values())
     lines, room = table([head, *([cell(*pair) for pair in row.items()] for row in rows)], sides), terminal_width()
-    return [line if len(line) <= room else f"{line[: int(room) - 1].rpartition(' ')[0]} …" for line in lines]
+    return [line if len(line) <= room else re.sub(r"(?<=\S) +\S*$", " ", line[: int(room) - 1]) + "…" for line in lines]

@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from clustersim.cli import listing
 from clustersim.cli.listing import What
 
 COMMANDS = (
@@ -37,6 +38,15 @@ def test_a_list_has_a_line_for_each_name_and_says_what_it_is(call, what):
     rows = json.loads(call("list", what, "--json")[1])[what]
     assert [row["name"] for row in rows] == [line.split()[0] for line in lines]
     assert all(row.get("what", "x") for row in rows)
+
+
+@pytest.mark.parametrize("room", [8, 20, 40])
+def test_a_list_in_a_narrow_terminal_keeps_the_beginning_of_each_name(monkeypatch, room):
+    monkeypatch.setattr(listing, "terminal_width", lambda: room)
+    names = ["superpod_h100_128_of_a_long_name", "a"]
+    _, first, second = listing._table([{"name": name, "what": "nodes of eight GPUs each"} for name in names])
+    assert max(map(len, (first, second))) <= room
+    assert first.startswith(names[0][: room - 1]) and first.endswith("…") and second.startswith("a ")
 
 
 def test_the_list_of_topologies_counts_nodes_and_gpus(call):
