@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,9 @@ def emphasis() -> Look:
 
 
 def amount_text(value: float, decimals: int) -> str:
-    """Return a number with some decimals, one below 1 with two digits."""
-    return f"{value:,.{decimals}f}" if value >= 1 else f"{value:.2g}"
+    """Return a number with some decimals, one below 1 with two digits; never with a power of ten."""
+    two = Decimal(f"{value:.2g}")
+    return f"{value:,.{decimals}f}" if two >= 1 else f"{two:f}"
 
 
 def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None, shown: bool = True) -> None:

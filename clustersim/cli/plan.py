@@ -228,8 +228,7 @@ def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = (
         size = [f"{place + 1}.", _cluster(kind, differ), f"{plan.nodes:,}", f"{row['ranks']:,}", spares]
         speed = [str(row["global_batch"]), step, f"{row['mfu']:.1%}", f"{plan.goodput.share:.1%}"]
         money = ["-" if usd is None else dollars(usd) for usd in (plan.usd, plan.usd_owned)]
-        rest = [amount_text(plan.days, 1), *money]
-        rest += [f"{kilo:,.0f}" if kilo >= 10 else f"{kilo:.2g}" for kilo in kilos]
+        rest = [amount_text(plan.days, 1), *money, *(amount_text(kilo, 0 if kilo >= 10 else 1) for kilo in kilos)]
         cells.append([*size, split, *speed, *rest, notes[place] if notes else ""])
     return [*table(cells), *doubt_lines([plan.row for _, plan in plans])]
 

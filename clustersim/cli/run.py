@@ -145,8 +145,7 @@ def _lines(result: StepResult, explained: Explanation | None, output: options.Co
         costs = result.summary["costs"]
         yield from ("", "what it costs")
         for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
-            usd, owned = costs[f"usd_per_{key}"], costs[f"usd_owned_per_{key}"]
-            money = [(usd, "USD rented"), (owned, "owned")]
+            money = [(costs[f"usd_per_{key}"], "USD rented"), (costs[f"usd_owned_per_{key}"], "owned")]
             dollars = [f"{amount_text(value, 2)} {words}" for value, words in money if value is not None]
             kwh, power, co2 = (costs[f"{name}_per_{key}"] for name in ("kwh", "usd_power", "co2_kg"))
             energy = f"{amount_text(kwh, 1)} kWh for {amount_text(power, 2)} USD, {amount_text(co2, 1)} kg CO2e"

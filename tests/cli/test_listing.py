@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 from clustersim.cli import listing
+from clustersim.cli.answer import amount_text
 from clustersim.cli.listing import What
 
 COMMANDS = (
@@ -47,6 +48,11 @@ def test_a_list_in_a_narrow_terminal_keeps_the_beginning_of_each_name(monkeypatc
     _, first, second = listing._table([{"name": name, "what": "nodes of eight GPUs each"} for name in names])
     assert max(map(len, (first, second))) <= room
     assert first.startswith(names[0][: room - 1]) and first.endswith("…") and second.startswith("a ")
+
+
+def test_small_amounts_have_no_power_of_ten_and_those_near_one_the_form_of_their_neighbours():
+    amounts = {0.0: "0", 1.2e-5: "0.000012", 0.0123: "0.012", 0.5: "0.5", 0.9999: "1.0", 1.0: "1.0", 1234.56: "1,234.6"}
+    assert {value: amount_text(value, 1) for value in amounts} == amounts
 
 
 def test_the_list_of_topologies_counts_nodes_and_gpus(call):
