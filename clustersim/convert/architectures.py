@@ -135,7 +135,7 @@ def _lfm2(config: Config, shapes: Shapes) -> Shapes:
 def _longcat(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with two blocks per layer, experts in addition to the second block's MLP, and no experts without weights.
 
-    Source: LongCat-Flash (arXiv 2509.01322), sec. 2: layers have two attentions and dense MLPs; 256 of 768 experts are identity.
+    Source: LongCat-Flash (arXiv 2509.01322), sec. 2: layers have two attentions and dense MLPs; 256 of 768 experts copy input.
     """
     layers, zero = int(str(shapes["layers"])), config.index("zero_expert_num", default=0)
     config.choice("zero_expert_type", ("identity",), "identity")
@@ -266,7 +266,7 @@ def architecture(config: Config) -> Architecture:
 def _by_keys(config: Config, keys: Mapping[str, object], vision: tuple[str, ...]) -> Architecture:
     """Return a row for a decoder whose own code is unknown.
 
-    RMSNorm if a key is its epsilon; gate with RMSNorm or SiLU; rotary positions with RMSNorm or if named; MLP of 4·h by default.
+    RMSNorm, a gate and rotary positions with `rms_norm_eps`; else a gate with SiLU, rotary positions if named, a 4·h default MLP.
     """
     rms = keys.get("rms_norm_eps") is not None
     acts = [keys.get(name) for name in ("hidden_act", "activation_function", "hidden_activation")]

@@ -212,8 +212,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(space: CandidateSpace, shared: SharedWork, show: SearchProgress) -> Sizes:
-    """Return the sizes of a space with any number of replicas, whose candidates have one chunk per rank. show: receives
-    the number of candidates without a bound."""
+    """Return the sizes of a `resized` space with one chunk per rank. show: receives the number of candidates without a bound."""
     state = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), shared, resized=True)
     hidden = EXPERTS if EP_OVERLAP in space.inner else ()
     parts, left = [np.zeros((7, 0))], sum(tile.count for tile in space.tiles)
@@ -421,7 +420,7 @@ class _CandidateSearch:
         return item.value <= self.answers.worst and item.value[0] < math.inf
 
     def _refine(self, item: _Item) -> list[_Item | None]:
-        """Bound a row and some after it in the order of their schedules. Return the items that may still win; None is the end."""
+        """Bound a row and some after it in schedule order. Return the items that may still win, then the next row's or None."""
         tile, row, worst, rows = item.tile, item.row, self.answers.worst, list[int]()
         while row < len(tile.order) and len(rows) < TOGETHER and tile.value(row) <= worst:
             split, order = tile.each[tile.order[row]]
@@ -463,7 +462,8 @@ class _CandidateSearch:
         return item.value[0] * math.prod(ratios), item.number
 
     def _ratio(self, tile: _Tile, refined: bool) -> float:
-        """Return the mean step / refined bound (`refined`) or refined / first bound: the tile kind's, else that of all; or 1."""
+        """Return the mean ratio of a step to its refined bound (`refined`), or of refined to first bound, for the tile's kind.
+        It is that of all kinds if the kind has none, and 1 without any."""
         total, count = self.ratios.get((refined, tile.kind)) or self.ratios.get((refined, ()), (1.0, 1))
         return total / count
 
@@ -615,7 +615,7 @@ class _CandidateSearch:
         return row
 
     def _add(self, item: _Item, place: PlaceInSpace, point: Point, result: Row) -> None:
-        """Record the step of `point` (`place`: in the space), as an answer if finite, and its ratio to a refined bound."""
+        """Count the simulated `point`, at `place` in the space: an answer if finite, with its ratio to the bound if refined."""
         self.simulated += 1
         split, _ = item.tile.each[item.tile.order[item.row]]
         load = Load(float(result["global_batch"] * result["seq"]), float(split.gpus), float(split.dp))

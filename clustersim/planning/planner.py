@@ -202,7 +202,7 @@ class Planner:
             yield from filter(None, (self.first(replace(request, nodes=n, objective="soonest"), kinds) for n in each))
 
     def plan(self, request: PlanRequest, *kinds: Point) -> TrainingPlan | None:
-        """Return the best plan on `kinds` (one per batch) within `NEAR`; None if none meets all limits or on Ctrl-C."""
+        """Return the best plan on `kinds` (one cluster, each batch) within `NEAR`; None if none meets the limits or on Ctrl-C."""
         if self.stop.interrupted:
             return None
         if (key := repr((replace(request, candidates=(), front=False), kinds))) in self.plans:
