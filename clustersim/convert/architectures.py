@@ -135,7 +135,7 @@ def _lfm2(config: Config, shapes: Shapes) -> Shapes:
 def _longcat(config: Config, shapes: Shapes) -> Shapes:
     """Return the shapes with two blocks per layer, experts in addition to the second block's MLP, and no experts without weights.
 
-    Source: LongCat-Flash (arXiv 2509.01322), sec. 2: layers have two attentions and dense MLPs; 256 of 768 experts copy input.
+    Source: LongCat-Flash (arXiv 2509.01322), section 2: two attentions and MLPs per layer; 256 of 768 experts return their input.
     """
     layers, zero = int(str(shapes["layers"])), config.index("zero_expert_num", default=0)
     config.choice("zero_expert_type", ("identity",), "identity")

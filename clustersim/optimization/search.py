@@ -615,7 +615,7 @@ class _CandidateSearch:
         return row
 
     def _add(self, item: _Item, place: PlaceInSpace, point: Point, result: Row) -> None:
-        """Count the simulated `point`, at `place` in the space: an answer if finite, with its ratio to the bound if refined."""
+        """Count the simulated `point`, at `place` in the space, as an answer if finite, and its ratio to a refined bound."""
         self.simulated += 1
         split, _ = item.tile.each[item.tile.order[item.row]]
         load = Load(float(result["global_batch"] * result["seq"]), float(split.gpus), float(split.dp))

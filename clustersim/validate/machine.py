@@ -62,7 +62,7 @@ class MeasuredRun:
     """A row of a table of measured steps, ready for simulation."""
 
     def __init__(self, run: Run, view: Knowledge = EVERYTHING) -> None:
-        """Build cluster and job of a row. view: known to the forecast. Raises Refusal or InputError for a bad or untimed row."""
+        """Build cluster and job of a row. view: knowledge of the forecast. Raises Refusal or InputError for a bad row."""
         if run.sec_per_iter is None or not run.ran:
             raise Refusal("no time", f"{run.id} has no sec_per_iter; write the measured seconds of its step")
         self.run, self.seconds = run, run.sec_per_iter
