@@ -135,7 +135,7 @@ def _outcomes(explained: Explanation, look: Look) -> Iterator[str]:
         yield from _whole(f"free, and longer: {'; '.join(longer)}")
     without = [case for case in explained.outcomes if case.step_time is None]
     if without:
-        yield from ("", "not to be had")
+        yield from ("", "not possible")
     for case in without:
         yield from wrapped(f"{case.name}: {case.reason}", "  ")
 

@@ -103,7 +103,7 @@ function whatIfs(s) {
       ? el(
           "details",
           {},
-          el("summary", {}, `${count(without.length, "change")} not to be had`),
+          el("summary", {}, `${count(without.length, "change")} not possible`),
           el("ul", {}, without.map((one) => el("li", {}, `${named(one.name, 200)}: ${named(one.note, 600)}`))),
         )
       : null,
