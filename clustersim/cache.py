@@ -56,6 +56,13 @@ class Cache:
                 self.weight -= self._answers.pop(next(iter(self._answers)))[1]
         return answer
 
+    def items(self) -> list[tuple[Hashable, Any]]:
+        """Return all (question, answer) pairs, the least recently used first."""
+        return [(question, answer) for question, (answer, _) in self._answers.items()]
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
 
 def of_arrays() -> Cache:
     """Return a cache for answers with arrays, which become read-only, as a sweep asks one cluster about thousands of splits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -77,6 +78,8 @@ def step(monkeypatch):
     """Simulate a split on two nodes of four GPUs with a stretched predictor; return its seconds and their margin by kernels."""
 
     def simulate(split, **figures):
+        # predictors of one name forecast alike, except for these
+        monkeypatch.setattr("clustersim.preparation.FORECASTS", threading.local())
         monkeypatch.setattr("clustersim.preparation.get", lambda name: Stretched(**figures))
         topology = cluster(2, extra=FAULT if split == "straggler" else "")
         result = run(topology, job(**LARGER, **SPLITS[split]), ignore_memory=True)

@@ -691,17 +691,17 @@ def test_the_software_level_is_pooled_by_kind_of_trainer_and_by_years_without_th
     def publisher(name, trainer, year, mean):
         return {name: {"kin": publisher_group(name), "trainers": [[trainer, year, mean, 9]]}}
 
-    levels = publisher("A", "torch", 2024, 0.1) | publisher("B", "torch", 2021, 0.2)
+    levels = publisher("A", "torch", 2024, 0.1) | publisher("B", "torch", 2021, 0.14)
     levels |= publisher("MPONE", "recipes", 2025, 0.0) | publisher("MPTWO", "recipes", 2025, -0.1)
-    everyone = (0.1 + 0.2 + 0.0 - 0.1) / 4
+    everyone = (0.1 + 0.14 + 0.0 - 0.1) / 4
     assert level("xla", 2024).log == pytest.approx(everyone)
-    torch = (0.1 + 0.2 + 2 * everyone) / 4
-    assert level("torch", 2022).log == pytest.approx((0.2 + 4 * torch) / 5)
-    assert level("torch", None).log == pytest.approx((0.1 + 4 * torch) / 5)
+    torch = (0.1 + 0.14 + 2 * everyone) / 4
+    assert level("torch", 2022).log == pytest.approx((0.14 + 2 * torch) / 3)
+    assert level("torch", None).log == pytest.approx((0.1 + 2 * torch) / 3)
     assert level("torch", 2022).publishers == 2
-    assert level("recipes", 2025, "MLPERF").log == pytest.approx(0.15)  # that of all others
+    assert level("recipes", 2025, "MLPERF").log == pytest.approx(0.12)  # that of all others
     levels |= publisher("FAR", "xla", 2025, 3.0)
-    assert level("xla", 2025).log < 0.2  # a publisher far off counts as one at 0.2
+    assert level("xla", 2025).log < 0.15  # a publisher far off counts as one at 0.15
 
 
 def test_late_mappings_of_nanotron_are_told_by_columns_and_times_alone():
