@@ -41,7 +41,7 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
     taken = _named(cluster, requests)
     counts = _counts(cluster, requests)
     resolved = [_resolved(cluster, request, count) for request, count in zip(requests, counts, strict=True)]
-    node_counts = [  # as many as requested, else enough for all ranks
+    node_counts = [  # nodes of each job: the requested number, else the fewest with a GPU for every rank
         -(-job.mesh.size // cluster.gpus_per_node) if request.nodes is None else count
         for request, job, count in zip(requests, resolved, counts, strict=True)
     ]

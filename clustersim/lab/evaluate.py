@@ -118,7 +118,7 @@ def _learned(predictor: Predictor, kind: str) -> bool:
 
 
 def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
-    """Return what is new to the predictor in a class's kernels on a GPU: `GPU`, `kernels` or `nothing`."""
+    """Return which part of a kernel class's test data training lacked: the `GPU`, its held-out `kernels`, or `nothing`."""
     classes = predictor.trained_on()
     if not classes:
         return "GPU"

@@ -328,7 +328,7 @@ class Planner:
         """Return the objective of `request`, for step times multiplied by `times`; its value is infinite above `most`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
-            """Return what `request` minimizes, for steps of `seconds`; infinity above `most`."""
+            """Return the cost (the objective of `request`) of each step time in `seconds`; infinity where it exceeds `most`."""
             costs = request.costs(self._amounts(request, kind, cluster, load, seconds * times))
             return np.where(costs <= most, costs, math.inf).reshape(np.shape(seconds))
 

@@ -84,7 +84,7 @@ def rows(
 
 
 def _begin(shared: Files | SweepInputs | None) -> Begin:
-    """Return what a worker begins with: its inputs, and the plugins permitted here."""
+    """Return the start message of a worker process: the sweep's inputs and the permitted plugins."""
     return Begin(shared, plugins.permits(), errors.asked_by_command())
 
 

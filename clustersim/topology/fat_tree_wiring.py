@@ -147,7 +147,7 @@ class Tree(NamedTuple):
 
 
 def leaves_of(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
-    """Return how NICs are attached to leaves of the ports `tier`. Raises ConfigError for rails and units that do not fit."""
+    """Return the assignment of NICs to leaf switches with ports `tier`. Raises ConfigError for impossible rails or units."""
     nics = cluster.nics if len(cluster.nic_counts) == 1 else 0
     if spec.rails == "none":
         if spec.rail_planes or spec.scalable_unit is not None:

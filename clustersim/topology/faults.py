@@ -148,7 +148,7 @@ class _Parts:
 
 
 def _rerouted(parts: _Parts) -> Topology:
-    """Return the topology whose routes avoid links without cables. Raises ConfigError if there is no such route, or no router."""
+    """Return the topology with routes around dead links. Raises ConfigError if GPUs are cut off, or the fabric cannot reroute."""
     topology, document, dead = parts.topology, parts.document, parts.cables == 0
     alive = np.where(dead, 0.0, parts.capacity)
     counts = {**topology.counts, **counts_with_faults(topology, alive), **_fault_counts(parts)}

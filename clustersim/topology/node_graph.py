@@ -294,7 +294,7 @@ def most_links(scale_up: ScaleUp, gpus: int) -> int:
 
 
 def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return rings along links between pairs, over all of `gpus`, as positions in order, as many as unused links allow.
+    """Return the rings through all of `gpus` that NCCL can build from links between GPU pairs, each as positions in ring order.
 
     pairs: as in `NodeFacts`. A ring of two GPUs uses one link both ways; a longer ring uses each link one way, and its reverse
     the other way. A depth-first search takes the first ring that it finds and continues with the remaining links, as NCCL's

@@ -135,7 +135,7 @@ def linears(model: DecoderShape, tp: int) -> tuple[Linear, ...]:
 def attention_cases(row: SuiteRow) -> Iterator[Case]:
     """Yield the forward and the backward kernel of attention in bf16 by the library `note`, causal by default.
 
-    With `own` and `halves` they are a ring's: so many halves of a rank's own number of queries and of keys.
+    In ring attention `own` is a rank's number of tokens, and `halves` how many halves of them are queries and keys.
     """
     queries, keys = (row.get("own", row.get("seq")) * count // 2 for count in row.get("halves", (2, 2)))
     batch, causal = max(1, row.get("tokens", 0) // queries), row.get("causal", queries == keys)
