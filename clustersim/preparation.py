@@ -105,9 +105,9 @@ SIZES: Mapping[str, float | Callable[[Any], float]] = {
 
 
 class Preparation:
-    """Prepares jobs for one cluster. `fullest` is the largest share of a GPU's memory that a job may need."""
+    """Prepares jobs for one cluster. `fullest`: greatest share of a GPU's memory a job may need; `gpus`: its types as JSON."""
 
-    __slots__ = ("_bounds", "_gpus", "_jobs", "_outside", "cluster", "fullest")
+    __slots__ = ("_bounds", "_jobs", "_outside", "cluster", "fullest", "gpus")
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Prepare jobs for `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
@@ -115,7 +115,7 @@ class Preparation:
         self._jobs = {name: Cache(ROOM, weight) for name, weight in SIZES.items()}
         self._bounds = Cache(ROOM, 10_000)
         self._outside = Cache(16, 1)  # forecasts of plug-ins, which may depend on more than the GPU
-        self._gpus = [kind.gpu.model_dump_json() for kind in cluster.kinds]
+        self.gpus = tuple(kind.gpu.model_dump_json() for kind in cluster.kinds)
 
     def for_cluster(self, cluster: Topology) -> Preparation:
         """Return a preparation for a cluster whose nodes have the same sizes, which shares this one's stages, schedules and
@@ -337,7 +337,7 @@ class Preparation:
         name, gpu = job.spec.predictor, self.cluster.kinds[kind].gpu
         shared: Cache = FORECASTS.__dict__.setdefault("cache", Cache(16, 1))
         cache = self._outside if plugins.outside(base.ROOM, name) else shared
-        return cache.once((name, self._gpus[kind]), lambda: Forecasts(get(name), gpu))
+        return cache.once((name, self.gpus[kind]), lambda: Forecasts(get(name), gpu))
 
 
 def rows(job: Job, microbatches: int) -> tuple[Hashable, ...]:

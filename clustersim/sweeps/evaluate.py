@@ -152,15 +152,15 @@ def load(files: Files, unlikely: bool = True) -> SweepInputs:
 
 
 def learn(case: SweepInputs, points: Iterable[Point]) -> None:
-    """Forecast the kernels of points in one call per cluster. Errors are left to the row of the point."""
-    jobs: dict[Simulator, list[Job]] = {}
+    """Forecast the kernels of points, in one call for clusters of the same GPUs. Errors are left to the row of the point."""
+    jobs: dict[tuple[str, ...], tuple[Simulator, list[Job]]] = {}
     for point in points:
         with suppress(ClustersimError):
             simulator = case.cluster(point).simulator
             job = simulator.placed(case.job(point))
             simulator.preparation.must_fit(job)
-            jobs.setdefault(simulator, []).append(job)
-    for simulator, placed in jobs.items():
+            jobs.setdefault(simulator.preparation.gpus, (simulator, []))[1].append(job)
+    for simulator, placed in jobs.values():
         simulator.preparation.learn(placed)
 
 

@@ -29,8 +29,8 @@ Answer = TypeVar("Answer")
 SPLIT = tuple(KEYS[name] for name in ("tp", "ep", "pp", "dp"))
 """Keys that, with the cluster, determine the mesh of a point."""
 LEARNED = 1024
-"""Number of points whose kernels one process forecasts at the start, in one call per cluster. Kernels of further points, and of
-points on other processes, are forecast on demand."""
+"""Number of points whose kernels one process forecasts at the start, in one call for clusters of the same GPUs. Other kernels
+are forecast on demand, those of other processes too."""
 ELSEWHERE = 64
 """Number of workers for which points are grouped on a Ray cluster, whose size may change."""
 

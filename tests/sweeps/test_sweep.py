@@ -62,12 +62,18 @@ def test_every_point_is_what_run_gives(done):
     assert len([row for row in done[0] if row["status"] == "ok"]) >= 4
 
 
-def test_clusters_of_one_gpu_share_its_forecasts(monkeypatch):
-    """Also clusters that are built again; another power limit is another GPU."""
-    kind = type(get("roofline"))
-    calls, predict = [], kind.predict
+@pytest.fixture
+def calls(monkeypatch):
+    """A list that grows with each call of the roofline predictor, of which nothing is known yet."""
+    kind, made = type(get("roofline")), []
+    predict = kind.predict
     monkeypatch.setattr(preparation, "FORECASTS", threading.local())
-    monkeypatch.setattr(kind, "predict", lambda self, *arguments: calls.append(1) or predict(self, *arguments))
+    monkeypatch.setattr(kind, "predict", lambda self, *arguments: made.append(1) or predict(self, *arguments))
+    return made
+
+
+def test_clusters_of_one_gpu_share_its_forecasts(calls):
+    """Also clusters that are built again; another power limit is another GPU."""
 
     def calls_for(**overrides):
         before = len(calls)
@@ -77,6 +83,16 @@ def test_clusters_of_one_gpu_share_its_forecasts(monkeypatch):
     assert calls_for() > 0
     assert calls_for() == calls_for(**{"cluster.nodes": 1, "cluster.name": "other"}) == 0
     assert calls_for(**{"cluster.node.gpus.power_limit": "500W"}) > 0
+
+
+def test_kernels_of_clusters_of_one_gpu_are_forecast_in_one_call(calls):
+    case = evaluate.load(evaluate.Files("topologies/leaf_spine_32.yaml", "workloads/gpt3_xl.yaml", {}))
+    some = [
+        {"predictor": "roofline", "cluster.nodes": nodes, "parallelism.tp": tp} for nodes in (2, 4) for tp in (2, 4)
+    ]
+    evaluate.learn(case, some)
+    assert {evaluate.evaluate(case, point)["status"] for point in some} == {"ok"}
+    assert len(calls) == 1
 
 
 def test_the_table_is_ranked(done):
